@@ -1,0 +1,93 @@
+"""torch.compile's backend: "galley", and "openxla" where torch_xla is absent."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from torch import fx
+
+from torch_galley.core.config import current
+from torch_galley.core.errors import ConfigError
+
+_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+def galley(
+    graph: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Compile a graph that Dynamo captured: the function behind `backend="galley"`.
+
+    Example: `torch.compile(model, backend="galley", options={"min_cluster_size": 1})`
+
+    Args:
+        graph: Dynamo's graph.
+        example_inputs: fake or real tensors, and symbolic sizes.
+        options: settings for this model, see core.config.Config.
+        mode: torch.compile's presets are accepted and mean the same here: there is no launch
+            overhead to reduce on XLA, and nothing is tuned yet.
+
+    Raises:
+        ConfigError: an unknown option or mode, or one with a value it can't have.
+    """
+    config = current(options)
+    if mode is not None and mode not in _MODES:
+        raise ConfigError(f"unknown mode {mode!r}", hint=f"one of {', '.join(_MODES)}")
+    from torch_galley.capture.functional import capture
+    from torch_galley.pipeline import build
+
+    return capture(graph, example_inputs, config, build)
+
+
+_TORCH_XLA_STUB = "torch._dynamo.backends.torchxla"
+
+
+def claim_openxla() -> None:
+    """Make `backend="openxla"` ours unless torch_xla is installed.
+
+    torch registers that name itself, when Dynamo loads its backends, for torch_xla alone; a name
+    can be registered once. So ours replaces it right after, now or whenever that happens.
+    """
+    if importlib.util.find_spec("torch_xla") is not None:
+        return
+    if _TORCH_XLA_STUB in sys.modules:
+        _replace_openxla()
+    elif not any(isinstance(finder, _AfterStub) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AfterStub())
+
+
+def _replace_openxla() -> None:
+    from torch._dynamo.backends import registry
+
+    registry._COMPILER_FNS["openxla"] = galley
+    registry._BACKENDS.setdefault("openxla", None)
+
+
+class _AfterStub(importlib.abc.MetaPathFinder):
+    """Lets torch's own module for "openxla" load, then replaces what it registered."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != _TORCH_XLA_STUB:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                _replace_openxla()
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

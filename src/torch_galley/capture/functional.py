@@ -1,0 +1,46 @@
+"""torch.compile's graphs, functionalised and split into forward and backward by AOTAutograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import fx
+
+from torch_galley.capture.fx import Captured
+from torch_galley.core.config import Config
+from torch_galley.ops.decompose import decompositions
+
+Executor = Callable[[Captured], Callable[[list[Any]], Sequence[Any]]]
+"""What turns a captured graph into a function of a list of inputs, which it may empty."""
+
+
+def capture(
+    graph: fx.GraphModule, example_inputs: Sequence[Any], config: Config, execute: Executor
+) -> Callable[..., Any]:
+    """Return a function like `graph` whose parts are run by what `execute` makes of them.
+
+    AOTAutograd removes mutation and views (replaying them around our function), decomposes what
+    we have no lowering for, and traces the backward graph if a gradient may be asked for.
+    Source: torch._functorch.aot_autograd.
+    """
+    # Here, so that `import torch_galley` does not pay for Dynamo.
+    from functorch.compile import min_cut_rematerialization_partition
+    from torch._dynamo.backends.common import aot_autograd
+
+    def compiler(role: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
+        def compile_part(part: fx.GraphModule, _inputs: Sequence[Any]) -> Any:
+            run = execute(Captured(part, role, config))
+            run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd hands over a list
+            return run
+
+        return compile_part
+
+    backend = aot_autograd(
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"),
+        decompositions=decompositions(),
+        partition_fn=min_cut_rematerialization_partition,
+    )
+    return backend(graph, list(example_inputs))

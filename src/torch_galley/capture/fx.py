@@ -1,0 +1,100 @@
+"""The value of the first stage: a functional ATen graph with a fake value and a place per node."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from torch_galley.core.config import Config
+from torch_galley.core.site import site_of
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A functional graph of ATen operators.
+
+    Every node's `meta["val"]` is a fake tensor (or a symbolic number); no node writes another's
+    memory. Made by capture.functional for torch.compile, by capture.lazy for the lazy device.
+    """
+
+    graph: fx.GraphModule
+    """The program."""
+    role: str
+    """"inference", "forward", "backward" or "lazy"."""
+    config: Config
+    """The settings in force when it was captured."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Eight hex digits that depend on the program alone: equal programs, equal names."""
+        return hashlib.sha256(self.text().encode()).hexdigest()[:8]
+
+    def text(self) -> str:
+        """Return the graph, a line a node: name, type, operator, arguments."""
+        lines = []
+        for node in self.graph.graph.nodes:
+            arguments = ", ".join(
+                [str(arg) for arg in node.args] + [f"{k}={v}" for k, v in node.kwargs.items()]
+            )
+            kind = "" if node.op == "call_function" else f"{node.op} "
+            lines.append(f"{node.name}: {_kind(node)} = {kind}{node.target}({arguments})")
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the graph as plain data: role, and a list of nodes with their places."""
+        nodes = [
+            {
+                "name": node.name,
+                "op": node.op,
+                "target": str(node.target),
+                "type": _kind(node),
+                "inputs": [arg.name for arg in node.all_input_nodes],
+                "site": str(site_of(node.meta) or ""),
+            }
+            for node in self.graph.graph.nodes
+        ]
+        return {"role": self.role, "fingerprint": self.fingerprint, "nodes": nodes}
+
+
+def _kind(node: fx.Node) -> str:
+    """Return a node's type as text, such as "float32[2,3]"."""
+    val = node.meta.get("val")
+    if isinstance(val, torch.Tensor):
+        return f"{str(val.dtype).removeprefix('torch.')}[{','.join(str(s) for s in val.shape)}]"
+    if isinstance(val, tuple | list):
+        return "(" + ", ".join(_kind_of_value(item) for item in val) + ")"
+    return _kind_of_value(val)
+
+
+def _kind_of_value(val: Any) -> str:
+    if isinstance(val, torch.Tensor):
+        return f"{str(val.dtype).removeprefix('torch.')}[{','.join(str(s) for s in val.shape)}]"
+    return "none" if val is None else type(val).__name__
+
+
+def is_tensor(node: fx.Node) -> bool:
+    """Whether the node's value is one tensor."""
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def is_symbolic_number(node: fx.Node) -> bool:
+    """Whether the node computes a Python number from shapes (sym_size, additions of sizes, ...)."""
+    val = node.meta.get("val")
+    numbers = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
+    return isinstance(val, numbers)
+
+
+def is_view(overload: Any) -> bool:
+    """Whether an ATen overload returns a view of its first argument."""
+    if not isinstance(overload, OpOverload):
+        return False
+    returns = overload._schema.returns
+    return bool(returns) and any(
+        r.alias_info is not None and not r.alias_info.is_write for r in returns
+    )

@@ -1,0 +1,1 @@
+"""Captured -> Clustered: XlaClusters and the native remainder."""

@@ -1,0 +1,46 @@
+"""The independent judge of a partition. Shares no code with contract.py, and is always run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch_galley.cluster.dag import Dag
+from torch_galley.core.errors import ClusterError
+
+
+def check(dag: Dag, clusters: Sequence[Sequence[int]]) -> None:
+    """Raise ClusterError unless the clusters are disjoint and merging them leaves no cycle.
+
+    Example:
+        >>> check(Dag.of("abc", [(0, 1), (1, 2)]), [[0, 2]])
+        Traceback (most recent call last):
+        ...
+        torch_galley.core.errors.ClusterError: clusters form a cycle through: a, b, c
+    """
+    owner: dict[int, int] = {}
+    for number, members in enumerate(clusters):
+        for vertex in members:
+            if vertex in owner:
+                raise ClusterError(f"{dag.names[vertex]} is in two clusters")
+            owner[vertex] = number
+    group = [owner.get(v, len(clusters) + v) for v in range(len(dag.names))]
+    successors: dict[int, set[int]] = {}
+    incoming: dict[int, int] = dict.fromkeys(group, 0)
+    for source in range(len(dag.names)):
+        for target in dag.successors[source]:
+            a, b = group[source], group[target]
+            if a != b and b not in successors.setdefault(a, set()):
+                successors[a].add(b)
+                incoming[b] += 1
+    free = [g for g, count in incoming.items() if count == 0]
+    done = set()
+    while free:
+        g = free.pop()
+        done.add(g)
+        for target in successors.get(g, ()):
+            incoming[target] -= 1
+            if incoming[target] == 0:
+                free.append(target)
+    stuck = [dag.names[v] for v in range(len(dag.names)) if group[v] not in done]
+    if stuck:
+        raise ClusterError(f"clusters form a cycle through: {', '.join(stuck[:20])}")

@@ -1,0 +1,243 @@
+"""Captured -> Clustered: candidates with Reasons, contraction, size rule, borders, names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import fx
+
+from torch_galley.capture.fx import Captured, is_symbolic_number, is_tensor, is_view
+from torch_galley.cluster.check import check
+from torch_galley.cluster.contract import contract
+from torch_galley.cluster.dag import Dag, topological_order
+from torch_galley.cluster.support import HasDevice, is_getitem, support
+from torch_galley.core.reasons import Reason, TooSmall
+
+
+@dataclass(frozen=True)
+class XlaCluster:
+    """Operations that XLA compiles as one executable."""
+
+    name: str
+    """"xla_" + the graph's fingerprint + a number."""
+    nodes: tuple[fx.Node, ...]
+    """The operations, in graph order."""
+    inputs: tuple[fx.Node, ...]
+    """Tensors that come from outside, in order of first use."""
+    outputs: tuple[fx.Node, ...]
+    """Tensors that are used outside, in graph order."""
+
+    @cached_property
+    def entry(self) -> tuple[fx.Node, ...]:
+        """Operations none of whose inputs is made inside."""
+        inside = set(self.nodes)
+        return tuple(n for n in self.nodes if not inside.intersection(n.all_input_nodes))
+
+    @cached_property
+    def exit(self) -> tuple[fx.Node, ...]:
+        """Operations that no operation inside uses."""
+        inside = set(self.nodes)
+        return tuple(n for n in self.nodes if not inside.intersection(n.users))
+
+
+@dataclass(frozen=True)
+class Clustered:
+    """A captured graph cut into clusters and a native remainder."""
+
+    captured: Captured
+    clusters: tuple[XlaCluster, ...]
+    native: Mapping[fx.Node, Reason]
+    """Each native operation and why it is native. getitem of a native producer is not listed."""
+    steps: tuple[XlaCluster | fx.Node, ...]
+    """Clusters and native nodes (getitem included) in an order that respects every dependency."""
+    failed: Mapping[str, Reason] = field(default_factory=dict)
+    """Nodes, by name, that an earlier attempt could not lower."""
+
+    @property
+    def operations(self) -> int:
+        """Operations in all: |V_all|, symbolic numbers and getitem not counted."""
+        return sum(map(is_operation, self.captured.graph.graph.nodes))
+
+    @property
+    def clustered_operations(self) -> int:
+        """Operations in clusters: |V_C|."""
+        return sum(is_operation(node) for c in self.clusters for node in c.nodes)
+
+    @property
+    def coverage(self) -> float:
+        """η = |V_C| / |V_all|, 1.0 for an empty graph."""
+        return self.clustered_operations / self.operations if self.operations else 1.0
+
+
+def is_operation(node: fx.Node) -> bool:
+    """Whether a node counts as an operation: a call that computes tensors, and no getitem."""
+    return node.op == "call_function" and not is_getitem(node) and not is_symbolic_number(node)
+
+
+def effective(node: fx.Node) -> bool:
+    """Whether a node counts for a cluster's size: it computes, rather than views or fills."""
+    return is_operation(node) and not is_view(node.target) and bool(node.all_input_nodes)
+
+
+def partition(
+    captured: Captured, has_device: HasDevice, failed: Mapping[str, Reason] | None = None
+) -> Clustered:
+    """Cut a graph into clusters.
+
+    Args:
+        captured: the graph.
+        has_device: whether jax has the counterpart of a torch device.
+        failed: nodes, by name, that must stay native because lowering them failed.
+    """
+    failed = failed or {}
+    config = captured.config
+    dag, members = _build(captured.graph.graph)
+    reasons: list[Reason | None] = [
+        failed.get(atom[0].name) or support(atom[0], config, has_device) for atom in members
+    ]
+    clusters = contract(dag, [reason is None for reason in reasons])
+    kept = []
+    for cluster in clusters:
+        size = sum(effective(members[v][0]) for v in cluster)
+        if size >= config.min_cluster_size:
+            kept.append(cluster)
+        else:
+            for v in cluster:
+                reasons[v] = TooSmall(size, config.min_cluster_size)
+    check(dag, kept)
+    return _emit(captured, dag, members, kept, reasons, failed)
+
+
+def _build(graph: fx.Graph) -> tuple[Dag, list[list[fx.Node]]]:
+    """Return the dependency graph and, for each vertex, its nodes: a producer and its getitems.
+
+    Symbolic numbers are not vertices: their value follows from the inputs' shapes. Those that
+    do depend on data come from a native node, and carry the dependency on to their users.
+    """
+    vertex: dict[fx.Node, int] = {}
+    behind: dict[fx.Node, frozenset[int]] = {}  # vertices that a symbolic number hangs on
+    members: list[list[fx.Node]] = []
+    edges: set[tuple[int, int]] = set()
+    last_effect: int | None = None
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        sources: set[int] = set()
+        for arg in node.all_input_nodes:
+            sources |= {vertex[arg]} if arg in vertex else behind.get(arg, frozenset())
+        if is_getitem(node) and node.args[0] in vertex:
+            vertex[node] = vertex[node.args[0]]
+            members[vertex[node]].append(node)
+            continue
+        if is_symbolic_number(node) and not _reads_data(node):
+            behind[node] = frozenset(sources)
+            continue
+        vertex[node] = len(members)
+        members.append([node])
+        if _has_effect(node):  # draws of random numbers and writes keep their order
+            if last_effect is not None:
+                sources.add(last_effect)
+            last_effect = vertex[node]
+        edges |= {(source, vertex[node]) for source in sources}
+    return Dag.of([atom[0].name for atom in members], edges), members
+
+
+def _reads_data(node: fx.Node) -> bool:
+    """Whether a number-valued node reads a tensor's elements (item) rather than its sizes."""
+    tags = getattr(node.target, "tags", ())
+    return torch.Tag.data_dependent_output in tags
+
+
+def _has_effect(node: fx.Node) -> bool:
+    target = node.target
+    schema = getattr(target, "_schema", None)
+    if schema is None:
+        return True
+    writes = any(arg.alias_info is not None and arg.alias_info.is_write for arg in schema.arguments)
+    return (
+        writes
+        or torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+        or not schema.returns
+    )
+
+
+def _emit(
+    captured: Captured,
+    dag: Dag,
+    members: Sequence[Sequence[fx.Node]],
+    kept: Sequence[Sequence[int]],
+    reasons: Sequence[Reason | None],
+    failed: Mapping[str, Reason],
+) -> Clustered:
+    """Order clusters and native vertices and give clusters their names and borders."""
+    owner = {v: number for number, cluster in enumerate(kept) for v in cluster}
+    groups: list[list[int]] = [list(cluster) for cluster in kept]
+    native: dict[fx.Node, Reason] = {}
+    for v, reason in enumerate(reasons):
+        if v not in owner:
+            owner[v] = len(groups)
+            groups.append([v])
+            assert reason is not None
+            native[members[v][0]] = reason
+    edges = [
+        (owner[a], owner[b])
+        for a in range(len(members))
+        for b in dag.successors[a]
+        if owner[a] != owner[b]
+    ]
+    order = topological_order(len(groups), edges, [group[0] for group in groups])
+    steps: list[XlaCluster | fx.Node] = []
+    clusters: list[XlaCluster] = []
+    position = {node: i for i, node in enumerate(captured.graph.graph.nodes)}
+    for number in order:
+        nodes = sorted((n for v in groups[number] for n in members[v]), key=position.__getitem__)
+        if number < len(kept):
+            clusters.append(_bordered(f"xla_{captured.fingerprint}_{len(clusters)}", nodes))
+            steps.append(clusters[-1])
+        else:
+            steps.extend(nodes)
+    return Clustered(captured, tuple(clusters), native, tuple(steps), failed)
+
+
+def _bordered(name: str, nodes: Sequence[fx.Node]) -> XlaCluster:
+    inside = set(nodes)
+    inputs: dict[fx.Node, None] = {}
+    for node in nodes:
+        for arg in node.all_input_nodes:
+            if arg not in inside and is_tensor(arg):
+                inputs[arg] = None
+    outputs = [
+        node
+        for node in nodes
+        if is_tensor(node) and any(user not in inside and _needs(user) for user in node.users)
+    ]
+    return XlaCluster(name, tuple(nodes), tuple(inputs), tuple(outputs))
+
+
+def _needs(user: fx.Node) -> bool:
+    """Whether a user wants the tensor itself, not only its sizes."""
+    return not (is_symbolic_number(user) and not _reads_data(user))
+
+
+def to_json(clustered: Clustered) -> dict[str, Any]:
+    """Return the partition as plain data; see cluster.report for the border figures."""
+    return {
+        "coverage": clustered.coverage,
+        "clusters": [
+            {
+                "name": c.name,
+                "nodes": [n.name for n in c.nodes],
+                "entry_points": [n.name for n in c.entry],
+                "exit_points": [n.name for n in c.exit],
+            }
+            for c in clustered.clusters
+        ],
+        "native": [
+            {"node": n.name, "op": str(n.target), "reason": r.to_json()}
+            for n, r in clustered.native.items()
+        ],
+    }

@@ -1,0 +1,117 @@
+"""Can XLA take this node? None, or the Reason why not. Checks go from cheap to dear."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import HigherOrderOperator, OpOverload
+
+from torch_galley.capture.fx import is_symbolic_number
+from torch_galley.core import reasons
+from torch_galley.core.config import Config
+from torch_galley.core.errors import ConfigError
+from torch_galley.core.reasons import Reason
+from torch_galley.core.spec import XLA_DTYPE
+from torch_galley.ops.registry import lookup
+
+HasDevice = Callable[[torch.device], bool]
+"""Whether jax has the counterpart of a torch device."""
+
+
+def support(node: fx.Node, config: Config, has_device: HasDevice) -> Reason | None:
+    """Return None if the node can go into a cluster, else the Reason why it stays native.
+
+    `operator.getitem` follows its producer and is not asked about.
+    """
+    target = node.target
+    name = _name(target)
+    if not isinstance(target, OpOverload):
+        kind = "higher-order operator" if isinstance(target, HigherOrderOperator) else "function"
+        return reasons.NoLowering(f"{kind} {name}")
+    if denied(target, config.deny_ops):
+        return reasons.DeniedByUser(name)
+    if any(
+        arg.alias_info is not None and arg.alias_info.is_write for arg in target._schema.arguments
+    ):
+        return reasons.SideEffect(name)
+    if torch.Tag.nondeterministic_seeded in target.tags:
+        return reasons.Random(name)
+    if is_symbolic_number(node):
+        return reasons.DataDependentShape(name)
+    lowering = lookup(target)
+    if lowering is None:
+        dynamic = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+        if dynamic & set(target.tags):
+            return reasons.DataDependentShape(name)
+        return reasons.NoLowering(name)
+    for value in _values(node):
+        if reason := _tensor_support(value, has_device):
+            return reason
+    if lowering.when is not None:
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda arg: arg.meta.get("val"))
+        return lowering.when(*args, **kwargs)
+    return None
+
+
+def _name(target: Any) -> str:
+    return (
+        str(target) if isinstance(target, OpOverload) else getattr(target, "__name__", str(target))
+    )
+
+
+def _values(node: fx.Node) -> Iterator[Any]:
+    """Yield the fake values of a node's inputs and outputs."""
+    for source in [node, *node.all_input_nodes]:
+        val = source.meta.get("val")
+        yield from val if isinstance(val, tuple | list) else [val]
+
+
+def _tensor_support(value: Any, has_device: HasDevice) -> Reason | None:
+    if value is None or isinstance(
+        value, int | float | torch.SymInt | torch.SymFloat | torch.SymBool
+    ):
+        return None
+    if not isinstance(value, torch.Tensor):
+        return reasons.NotATensor(type(value).__name__)
+    if value.layout is not torch.strided or value.is_quantized:
+        return reasons.NotATensor(f"{value.layout} tensor".removeprefix("torch."))
+    if value.dtype not in XLA_DTYPE:
+        return reasons.UnsupportedDtype(str(value.dtype).removeprefix("torch."))
+    if not has_device(value.device):
+        return reasons.NoDevice(value.device.type)
+    return None
+
+
+def denied(target: OpOverload, deny_ops: tuple[str, ...]) -> bool:
+    """Whether a setting such as ("aten.gelu", "aten.add.Tensor") names this overload.
+
+    Raises:
+        ConfigError: an entry that names no operator of this torch.
+    """
+    for entry in deny_ops:
+        _known_operator(entry)
+    names = {str(target), str(target.overloadpacket)}
+    return not names.isdisjoint(deny_ops)
+
+
+def _known_operator(entry: str) -> None:
+    found: Any = torch.ops
+    try:
+        for part in entry.split("."):
+            found = getattr(found, part)
+    except AttributeError:
+        found = None
+    if found is None or entry.count(".") < 1:
+        raise ConfigError(
+            f"deny_ops names {entry!r}, which is no operator here",
+            hint="write namespace.name or namespace.name.overload, such as 'aten.gelu'",
+        )
+
+
+def is_getitem(node: fx.Node) -> bool:
+    """Whether the node picks one of its producer's outputs."""
+    return node.target is operator.getitem

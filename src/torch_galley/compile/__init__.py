@@ -1,0 +1,1 @@
+"""Lowered -> Compiled: XLA's executable, and the cache that keeps it."""

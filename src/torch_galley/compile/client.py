@@ -1,0 +1,143 @@
+"""The seam to XLA: starts the client, compiles StableHLO, maps XLA's errors to ours.
+
+Only public jax is used here: `jax.stages.Lowered.compile` with per-executable options.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import torch
+
+from torch_galley.core.errors import CompileError, ConfigError
+from torch_galley.core.events import ClusterCompiled, emit
+from torch_galley.core.site import Site
+from torch_galley.core.spec import wide_types
+from torch_galley.lower.driver import Lowered
+
+_PLATFORM = {"cpu": "cpu", "cuda": "cuda", "xla": "cpu"}
+"""jax's platform for a torch device type; our own lazy device computes on the CPU."""
+
+_CRASHING_RANK = re.compile(r"tensor<(?:\d+x){7}")
+"""Values of rank 7 and up in StableHLO; see compiler_options."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """An executable and what it was made from."""
+
+    lowered: Lowered
+    stage: jax.stages.Compiled
+    seconds: float
+    """What XLA took."""
+
+    def __call__(self, *arrays: jax.Array) -> Sequence[jax.Array]:
+        return self.stage(*arrays)
+
+    def hlo(self) -> str:
+        """Return the HLO after optimisation."""
+        return self.stage.as_text() or ""
+
+
+def compiler_options(stablehlo: str) -> dict[str, Any]:
+    """Return XLA options that a program needs to be compiled safely.
+
+    jaxlib 0.10.2 dies on element-wise work of rank 7 and up inside its library fusions
+    (jax-ml/jax#40412); such programs get those fusions for dots only. It costs speed in
+    softmax and reductions, so it is never set for other programs.
+    """
+    if _CRASHING_RANK.search(stablehlo):
+        return {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}
+    return {}
+
+
+def compile(lowered: Lowered) -> Compiled:
+    """Compile a cluster.
+
+    Raises:
+        CompileError: XLA refused it; the site is that of the cluster's first operation.
+    """
+    start_client()
+    started = time.perf_counter()
+    site = next((s for s in lowered.sites.values() if s), None)
+    with xla_errors(CompileError, f"XLA could not compile {lowered.name}", site), wide_types():
+        stage = lowered.stage.compile(compiler_options(lowered.text()))
+    compiled = Compiled(lowered, stage, time.perf_counter() - started)
+    emit(ClusterCompiled(compiled, compiled.seconds))
+    return compiled
+
+
+@contextlib.contextmanager
+def xla_errors(kind: type[Any], doing: str, site: Site | None = None) -> Iterator[None]:
+    """Turn XLA's errors inside the block into ours, with the user's place."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        first = str(error).strip().splitlines()[0]
+        status = first.split(":")[0]
+        hint = None
+        if status == "RESOURCE_EXHAUSTED":
+            hint = "out of memory: use a smaller batch, or keep this operator native with deny_ops"
+        raise kind(f"{doing}: {first}", site=site, hint=hint, status=status) from error
+
+
+@cache
+def start_client() -> None:
+    """Start XLA's client once, after making sure that it accepts XLA_FLAGS.
+
+    XLA ends the process on a flag that it does not know, so flags are tried in a child first.
+    """
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    if flags and not _client_is_running() and not _harmless(flags):
+        _try_flags(flags)
+    jax.devices()
+
+
+def _client_is_running() -> bool:
+    # jax has no public way to ask; when this private one is gone, flags are tried once too often.
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    return bool(getattr(bridge, "_backends", None))
+
+
+def _harmless(flags: Sequence[str]) -> bool:
+    """Whether all flags are of the kinds that every XLA knows: dumps as text into a folder."""
+    known = {"--xla_dump_hlo_as_text", "--xla_dump_to"}
+    return all(flag.split("=")[0] in known for flag in flags)
+
+
+def _try_flags(flags: Sequence[str]) -> None:
+    code = "import jax; jax.devices('cpu')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return
+    named = [flag for flag in flags if flag.split("=")[0].lstrip("-") in done.stderr]
+    culprit = f": {' '.join(named)}" if named else ""
+    raise ConfigError(
+        f"XLA refuses XLA_FLAGS={os.environ['XLA_FLAGS']!r}{culprit}",
+        hint="correct or unset XLA_FLAGS; XLA would have ended the process",
+        stderr=done.stderr,
+    )
+
+
+def has_device(device: torch.device) -> bool:
+    """Whether jax has the counterpart of a torch device."""
+    return device.type in _PLATFORM and _platform_exists(_PLATFORM[device.type])
+
+
+@cache
+def _platform_exists(platform: str) -> bool:
+    start_client()
+    try:
+        return bool(jax.devices(platform))
+    except RuntimeError:
+        return False

@@ -1,0 +1,60 @@
+"""The program part of a cache key: a cluster written so that equal programs read equal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from torch_galley.cluster.partition import XlaCluster
+from torch_galley.compile.cache import CacheKey
+from torch_galley.lower.driver import Argument
+from torch_galley.lower.symbol import Bindings, symbols_of
+
+
+def program_text(cluster: XlaCluster) -> str:
+    """Return the cluster's nodes with numbers for names, and its outputs' types and strides.
+
+    Example: two equal layers of one model give one text, and so share an executable.
+    """
+    number = {node: f"%{i}" for i, node in enumerate([*cluster.inputs, *cluster.nodes])}
+
+    def spell(arg: Any) -> str:
+        if isinstance(arg, fx.Node):
+            return number[arg] if arg in number else f"<{arg.meta['val']}>"
+        if isinstance(arg, list | tuple):
+            return f"[{', '.join(map(spell, arg))}]"
+        return f"{type(arg).__name__} {arg!r}"
+
+    lines = []
+    for node in cluster.nodes:
+        parts = [spell(arg) for arg in node.args]
+        parts += [f"{name}={spell(arg)}" for name, arg in sorted(node.kwargs.items())]
+        val = node.meta.get("val")
+        kind = f"{val.dtype}{list(val.shape)}" if isinstance(val, torch.Tensor) else ""
+        lines.append(f"{number[node]}: {kind} = {node.target}({', '.join(parts)})")
+    results = [f"{number[n]} {list(n.meta['val'].stride())}" for n in cluster.outputs]
+    return "\n".join([*lines, f"return {', '.join(results)}"])
+
+
+def cluster_symbols(cluster: XlaCluster) -> set[Any]:
+    """Return the shape symbols that lowering the cluster will read."""
+    found: set[Any] = set()
+    for node in [*cluster.nodes, *cluster.inputs]:
+        for source in [node, *node.all_input_nodes]:
+            vals = source.meta.get("val")
+            for val in vals if isinstance(vals, tuple | list) else [vals]:
+                sizes = [*val.shape, *val.stride()] if isinstance(val, torch.Tensor) else [val]
+                for size in sizes:
+                    found |= symbols_of(size)
+    return found
+
+
+def key_of(
+    program: str, arguments: Sequence[Argument], bindings: Bindings, settings: tuple[object, ...]
+) -> CacheKey:
+    """Return the key under which a cluster's executable is kept."""
+    symbols = tuple(sorted((str(symbol), value) for symbol, value in bindings.items()))
+    return CacheKey(program, tuple(arguments), symbols, settings)

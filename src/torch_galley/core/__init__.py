@@ -1,0 +1,1 @@
+"""What everyone may know: errors, reasons, events, settings, places, tensor specs."""

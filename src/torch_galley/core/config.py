@@ -1,0 +1,143 @@
+"""One frozen Config. Every setting is declared once: its type, its default, a line of doc.
+
+A setting `name` is given, later ones winning, by the environment variable `GALLEY_NAME`, by
+`with torch_galley.config(name=...)`, or by `torch.compile(..., options={"name": ...})`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch_galley.core.errors import ConfigError
+
+
+def _setting(default: Any, doc: str, choices: tuple[Any, ...] = (), minimum: int | None = None):
+    return field(default=default, metadata={"doc": doc, "choices": choices, "minimum": minimum})
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings.
+
+    Example:
+        >>> Config(min_cluster_size=1).decide
+        'size'
+    """
+
+    decide: str = _setting(
+        "size", "How a cluster earns its keep: 'size' keeps those of min_cluster_size.", ("size",)
+    )
+    min_cluster_size: int = _setting(
+        4, "Fewest operations a cluster must have; views and constants do not count.", minimum=1
+    )
+    deny_ops: tuple[str, ...] = _setting(
+        (), "Operators kept out of XLA, such as 'aten.gelu' or 'aten.add.Tensor'."
+    )
+    strict: bool = _setting(
+        False, "Raise when a lowering fails, instead of running that operator natively."
+    )
+    check_indices: bool = _setting(
+        True, "Raise on an index out of range and on integer division by zero, as eager does."
+    )
+    cache_size: int = _setting(
+        512, "Executables kept in memory; the least recently used go first.", minimum=1
+    )
+    dump_dir: str | None = _setting(
+        None, "Write each compiled cluster's StableHLO and HLO into this folder."
+    )
+
+
+def _parse(name: str, text: str, origin: str) -> Any:
+    """Turn the text of an environment variable into the setting's type."""
+    default = next(f for f in dataclasses.fields(Config) if f.name == name).default
+    if isinstance(default, bool):
+        words = {"1": True, "true": True, "yes": True, "on": True}
+        words |= {"0": False, "false": False, "no": False, "off": False}
+        if text.strip().lower() not in words:
+            raise ConfigError(f"{origin}={text!r} is no yes or no", hint="use 1 or 0")
+        return words[text.strip().lower()]
+    if isinstance(default, int):
+        try:
+            return int(text)
+        except ValueError:
+            raise ConfigError(f"{origin}={text!r} is no whole number") from None
+    if isinstance(default, tuple):
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    return text
+
+
+def _checked(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """Return `values` with lists made tuples, or raise ConfigError naming the bad entry."""
+    fields = {f.name: f for f in dataclasses.fields(Config)}
+    out: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in fields:
+            near = difflib.get_close_matches(str(name), fields, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(fields)}"
+            raise ConfigError(f"unknown setting {name!r} in {origin}", hint=hint, setting=name)
+        meta, default = fields[name].metadata, fields[name].default
+        if isinstance(default, tuple) and isinstance(value, list | tuple | set | frozenset):
+            value = tuple(str(item) for item in value)
+        kind = str if default is None else type(default)
+        wrong_type = not (isinstance(value, kind) or (default is None and value is None))
+        if wrong_type or (kind is int and isinstance(value, bool)):
+            raise ConfigError(
+                f"setting {name!r} in {origin} is {value!r}", hint=f"give a {kind.__name__}"
+            )
+        if meta["choices"] and value not in meta["choices"]:
+            choices = ", ".join(map(repr, meta["choices"]))
+            raise ConfigError(
+                f"setting {name!r} in {origin} is {value!r}", hint=f"one of {choices}"
+            )
+        if meta["minimum"] is not None and value < meta["minimum"]:
+            raise ConfigError(
+                f"setting {name!r} in {origin} is {value!r}", hint=f"at least {meta['minimum']}"
+            )
+        out[name] = value
+    return out
+
+
+_overlay: ContextVar[dict[str, Any] | None] = ContextVar("galley_config", default=None)
+
+
+def _from_environment() -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for f in dataclasses.fields(Config):
+        variable = f"GALLEY_{f.name.upper()}"
+        if variable in os.environ:
+            value = _parse(f.name, os.environ[variable], variable)
+            out |= _checked({f.name: value}, variable)
+    return out
+
+
+def current(options: Mapping[str, Any] | None = None) -> Config:
+    """Return the settings in force: environment, then `config(...)`, then `options`.
+
+    Raises:
+        ConfigError: an unknown name, a wrong type, or a value out of range.
+    """
+    values = _from_environment() | (_overlay.get() or {})
+    return Config(**(values | _checked(options or {}, "options")))
+
+
+@contextlib.contextmanager
+def config(**settings: Any) -> Iterator[Config]:
+    """Change settings for the graphs captured inside the `with` block.
+
+    Example:
+        >>> with config(min_cluster_size=1) as now:
+        ...     now.min_cluster_size
+        1
+    """
+    token = _overlay.set((_overlay.get() or {}) | _checked(settings, "config()"))
+    try:
+        yield current()
+    finally:
+        _overlay.reset(token)

@@ -1,0 +1,110 @@
+"""How a stage speaks to a tool without knowing it: events and listeners.
+
+Stages call `emit`; whoever wants to know calls `listen`. With
+nobody listening that costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Event:
+    """The base of all events."""
+
+
+@dataclass(frozen=True)
+class GraphBuilt(Event):
+    """A captured graph became a plan that can be called."""
+
+    plan: Any
+    """The run.execute.Plan."""
+
+
+@dataclass(frozen=True)
+class ClusterLowered(Event):
+    """A cluster was turned into StableHLO."""
+
+    lowered: Any
+    """The lower.driver.Lowered."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ClusterCompiled(Event):
+    """XLA compiled a cluster."""
+
+    compiled: Any
+    """The compile.client.Compiled."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CacheHit(Event):
+    """A cluster found its executable in the cache."""
+
+    key: Any
+
+
+@dataclass(frozen=True)
+class ClustersExecuted(Event):
+    """A plan ran so many cluster executables."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class NativeExecuted(Event):
+    """So many operator calls ran outside XLA."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class Flushed(Event):
+    """The lazy device ran what it had recorded."""
+
+    cause: str
+    """Why: "sync", "read", ..."""
+    nodes: int
+    """How many recorded operations it took."""
+    site: Any = None
+    """The user's core.site.Site."""
+
+
+@dataclass(frozen=True)
+class Warned(Event):
+    """Something the user should know was printed as a warning."""
+
+    message: str
+
+
+_listeners: list[Callable[[Event], None]] = []
+
+
+def emit(event: Event) -> None:
+    """Tell every listener of `event`."""
+    for listener in _listeners:
+        listener(event)
+
+
+def listen(listener: Callable[[Event], None]) -> Callable[[], None]:
+    """Call `listener` with every later event; return a function that ends it.
+
+    Example:
+        >>> seen = []
+        >>> stop = listen(seen.append)
+        >>> emit(Flushed("sync", 3)); stop(); emit(Flushed("read", 1))
+        >>> [event.cause for event in seen]
+        ['sync']
+    """
+    _listeners.append(listener)
+
+    def stop() -> None:
+        if listener in _listeners:
+            _listeners.remove(listener)
+
+    return stop

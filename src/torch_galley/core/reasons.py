@@ -1,0 +1,126 @@
+"""Why a node stayed native: values, not strings, so that reports can group and count them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True)
+class Reason:
+    """The base: a subclass names the fact, its fields hold the details."""
+
+    sentence: ClassVar[str] = "{code}"
+
+    @property
+    def code(self) -> str:
+        """The fact's name, such as "NoLowering"."""
+        return type(self).__name__
+
+    def __str__(self) -> str:
+        return self.sentence.format(code=self.code, **asdict(self))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the reason as plain data."""
+        return {"code": self.code, "text": str(self), **asdict(self)}
+
+
+@dataclass(frozen=True)
+class NoLowering(Reason):
+    """The operator has no lowering to XLA."""
+
+    op: str
+    sentence = "no lowering for {op}"
+
+
+@dataclass(frozen=True)
+class DeniedByUser(Reason):
+    """A setting keeps this operator out of XLA."""
+
+    op: str
+    setting: str = "deny_ops"
+    sentence = "{op} denied by {setting}"
+
+
+@dataclass(frozen=True)
+class UnsupportedDtype(Reason):
+    """A dtype that XLA or DLPack can't take."""
+
+    dtype: str
+    sentence = "dtype {dtype} is not supported"
+
+
+@dataclass(frozen=True)
+class NoDevice(Reason):
+    """The tensor's device has no counterpart in this jax."""
+
+    device: str
+    sentence = "jax has no {device} device here"
+
+
+@dataclass(frozen=True)
+class DataDependentShape(Reason):
+    """The output's shape, or a Python value, depends on the data."""
+
+    op: str
+    sentence = "{op}: result depends on the data"
+
+
+@dataclass(frozen=True)
+class Random(Reason):
+    """A random operator: it runs natively so that it draws eager's very numbers."""
+
+    op: str
+    sentence = "{op} draws random numbers"
+
+
+@dataclass(frozen=True)
+class SideEffect(Reason):
+    """The operator writes its arguments or does something besides computing its result."""
+
+    op: str
+    sentence = "{op} has a side effect"
+
+
+@dataclass(frozen=True)
+class NotATensor(Reason):
+    """The node's value is no dense tensor (a sparse tensor, a subclass, an object)."""
+
+    what: str
+    sentence = "value is a {what}, not a dense tensor"
+
+
+@dataclass(frozen=True)
+class ArgumentForm(Reason):
+    """This lowering does not take these argument values."""
+
+    op: str
+    detail: str
+    sentence = "{op}: {detail}"
+
+
+@dataclass(frozen=True)
+class BetterNatively(Reason):
+    """XLA is slower or less exact than the native kernel here."""
+
+    op: str
+    detail: str
+    sentence = "{op}: {detail}"
+
+
+@dataclass(frozen=True)
+class LoweringFailed(Reason):
+    """Our lowering raised; the node runs natively and a warning was shown."""
+
+    op: str
+    error: str
+    sentence = "lowering of {op} failed: {error}"
+
+
+@dataclass(frozen=True)
+class TooSmall(Reason):
+    """The cluster had fewer operations than `min_cluster_size`."""
+
+    size: int
+    minimum: int
+    sentence = "cluster of {size} is below min_cluster_size={minimum}"

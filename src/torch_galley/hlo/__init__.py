@@ -1,0 +1,1 @@
+"""HLO text as a stand-alone library: no torch, no jax."""

@@ -1,0 +1,1 @@
+"""XlaCluster -> Lowered: StableHLO and a map of its arguments."""

@@ -1,0 +1,205 @@
+"""The walk over a cluster's nodes that makes one jax function, and StableHLO of it.
+
+It owns what cuts across all operators: type promotion, provenance, the check of each node's
+shape and dtype, barriers, and the layouts at the border. A lowering is a jax function and no more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax.experimental.xla_metadata import set_xla_metadata
+from torch import fx
+
+from torch_galley.cluster.partition import XlaCluster
+from torch_galley.cluster.support import is_getitem
+from torch_galley.core.errors import LoweringError
+from torch_galley.core.events import ClusterLowered, emit
+from torch_galley.core.site import Site, module_path, site_of
+from torch_galley.core.spec import XLA_DTYPE, TensorSpec, wide_types
+from torch_galley.lower.guard import needs_barrier
+from torch_galley.lower.layout import Layout
+from torch_galley.lower.promote import compute_dtype, promote
+from torch_galley.lower.symbol import Bindings, value_of
+from torch_galley.ops.check import Check, Checks, collecting
+from torch_galley.ops.registry import lookup
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What a cluster is lowered for, per input: the tensor, and how it lies in memory."""
+
+    spec: TensorSpec
+    layout: Layout | None = None
+
+    @staticmethod
+    def like(tensor: torch.Tensor) -> Argument:
+        """Describe a tensor, real or fake, of concrete shape."""
+        spec = TensorSpec(tuple(tensor.shape), tensor.dtype)
+        return Argument(spec, Layout.of(spec.shape, tensor.stride()))
+
+    @property
+    def physical(self) -> jax.ShapeDtypeStruct:
+        """The dense array that the executable takes."""
+        shape = self.layout.physical(self.spec.shape) if self.layout else self.spec.shape
+        return jax.ShapeDtypeStruct(shape, XLA_DTYPE[self.spec.dtype])
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """StableHLO of a cluster, and what its arguments and results are."""
+
+    name: str
+    cluster: XlaCluster
+    stage: jax.stages.Lowered
+    arguments: tuple[Argument, ...]
+    results: tuple[Argument, ...]
+    checks: tuple[Check, ...]
+    """If any, the executable has one result more: int64[len(checks), 2]; see ops.check."""
+    sites: Mapping[str, Site | None]
+    """Each node's place in the user's code, by node name."""
+
+    def text(self) -> str:
+        """Return the StableHLO."""
+        return self.stage.as_text()
+
+    def hlo(self) -> str:
+        """Return the HLO before optimisation, with metadata that leads back to the nodes."""
+        return self.stage.as_text(dialect="hlo", debug_info=True)
+
+
+def lower(
+    cluster: XlaCluster,
+    arguments: Sequence[Argument],
+    bindings: Bindings,
+    check_indices: bool = True,
+) -> Lowered:
+    """Lower a cluster for given input shapes.
+
+    Args:
+        cluster: what to lower.
+        arguments: one per cluster input.
+        bindings: values of the shape symbols that the cluster's nodes mention.
+        check_indices: whether the executable reports indices out of range.
+
+    Raises:
+        LoweringError: a lowering raised or gave another shape or dtype than recorded;
+            `facts["node"]` is the node's name.
+    """
+    started = time.perf_counter()
+    results = tuple(_result(node, bindings) for node in cluster.outputs)
+    checks = Checks()
+
+    def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        env: dict[fx.Node, Any] = {}
+        for node, argument, array in zip(cluster.inputs, arguments, arrays, strict=True):
+            layout = argument.layout
+            env[node] = layout.to_logical(array, argument.spec.shape) if layout else array
+        for node in cluster.nodes:
+            env[node] = _node(node, env, bindings, checks)
+        outputs = [
+            result.layout.to_physical(env[node]) if result.layout else env[node]
+            for node, result in zip(cluster.outputs, results, strict=True)
+        ]
+        if checks.verdicts:
+            outputs.append(jnp.stack(checks.verdicts))
+        return _distinct(outputs, arrays)
+
+    run.__name__ = cluster.name
+    with wide_types(), collecting(checks if check_indices else None):
+        physical = [argument.physical for argument in arguments]
+        stage = jax.jit(run, keep_unused=True).lower(*physical)
+    sites = {node.name: site_of(node.meta) for node in cluster.nodes}
+    lowered = Lowered(
+        cluster.name, cluster, stage, tuple(arguments), results, tuple(checks.entries), sites
+    )
+    emit(ClusterLowered(lowered, time.perf_counter() - started))
+    return lowered
+
+
+def _distinct(outputs: list[jax.Array], inputs: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+    """Copy an output that is an input or an earlier output: each must own its memory.
+
+    The caller may write any of them in place, and eager gives each operator's result its own.
+    """
+    seen = {id(array) for array in inputs}
+    distinct = []
+    for array in outputs:
+        distinct.append(jnp.copy(array) if id(array) in seen else array)
+        seen.add(id(array))
+    return tuple(distinct)
+
+
+def _result(node: fx.Node, bindings: Bindings) -> Argument:
+    val = node.meta["val"]
+    shape = tuple(value_of(size, bindings) for size in val.shape)
+    strides = tuple(value_of(stride, bindings) for stride in val.stride())
+    return Argument(TensorSpec(shape, val.dtype), Layout.of(shape, strides))
+
+
+def _node(node: fx.Node, env: Mapping[fx.Node, Any], bindings: Bindings, checks: Checks) -> Any:
+    """Return the traced value of one node."""
+    if is_getitem(node):
+        return env[node.args[0]][node.args[1]]  # type: ignore[index]
+
+    def concrete(arg: fx.Node) -> Any:
+        return env[arg] if arg in env else value_of(arg.meta["val"], bindings)
+
+    args, kwargs = fx.map_arg((node.args, node.kwargs), concrete)
+    args = [list(a) if isinstance(a, list) else a for a in args]
+    checks.node = node.name
+    module = module_path(node.meta)
+    scope = f"{module}/{node.name}:{node.target}" if module else f"{node.name}:{node.target}"
+    try:
+        with jax.named_scope(scope), set_xla_metadata(fx=node.name):
+            value = _call(node, args, kwargs)
+    except LoweringError:
+        raise
+    except Exception as error:
+        raise _failure(node, f"{type(error).__name__}: {error}") from error
+    return _checked(node, value, bindings)
+
+
+def _call(node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    lowering = lookup(node.target)
+    assert lowering is not None, node.target
+    if needs_barrier(node):
+        args[0] = jax.lax.optimization_barrier(args[0])
+    promotes = lowering.promotes
+    if promotes is None:
+        promotes = torch.Tag.pointwise in lowering.overload.tags
+    val = node.meta["val"]
+    if promotes and isinstance(val, torch.Tensor):
+        compute = compute_dtype(node, val.dtype)
+        if compute is not None:
+            args = promote(node, args, compute)
+        return jnp.asarray(lowering.function(*args, **kwargs)).astype(XLA_DTYPE[val.dtype])
+    return lowering.function(*args, **kwargs)
+
+
+def _checked(node: fx.Node, value: Any, bindings: Bindings) -> Any:
+    """Return the value if it has the recorded shape and dtype, else raise LoweringError."""
+    wanted = node.meta["val"]
+    pairs = [(wanted, value)]
+    if isinstance(wanted, tuple | list):
+        if len(wanted) != len(value):
+            raise _failure(node, f"gave {len(value)} results, recorded {len(wanted)}")
+        pairs = list(zip(wanted, value, strict=True))
+    for want, got in pairs:
+        if not isinstance(want, torch.Tensor):
+            continue
+        spec = TensorSpec(tuple(value_of(size, bindings) for size in want.shape), want.dtype)
+        if tuple(got.shape) != spec.shape or got.dtype.name != XLA_DTYPE[spec.dtype]:
+            raise _failure(node, f"gave {got.dtype.name}{list(got.shape)}, recorded {spec}")
+    return value
+
+
+def _failure(node: fx.Node, what: str) -> LoweringError:
+    message = f"lowering {node.target} failed: {what.splitlines()[0]}"
+    return LoweringError(message, site=site_of(node.meta), node=node.name, op=str(node.target))

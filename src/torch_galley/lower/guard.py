@@ -1,0 +1,52 @@
+"""Barriers where XLA's algebraic simplifier would change a result (as seen in jaxlib 0.10.2).
+
+XLA folds log(exp(x)) to x, exp(log(x)) to x, and sqrt(x*x) to abs(x), although the middle may
+overflow to inf or be NaN (openxla/xla#42732). An optimization barrier between the two keeps
+eager's result. It is put only where such a pair meets, since a barrier also keeps XLA from
+simplifications that are right. Integer squares have their own barrier, in the lowering of mul.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from torch_galley.capture.fx import is_view
+
+aten = torch.ops.aten
+
+_LOGS = {aten.log.default, aten.log2.default, aten.log10.default, aten.log1p.default}
+_EXPS = {aten.exp.default, aten.exp2.default, aten.expm1.default}
+_POWERS = {
+    aten.mul.Tensor,
+    aten.pow.Tensor_Scalar,
+    aten.pow.Tensor_Tensor,
+    aten.square.default,
+}
+_ROOTS = {aten.sqrt.default, aten.rsqrt.default}
+_PAIRS = (
+    (_LOGS, _EXPS),
+    (_EXPS, _LOGS),
+    (_ROOTS, _POWERS),
+    ({aten.pow.Tensor_Scalar}, _POWERS | _ROOTS),
+)
+_TRANSPARENT = {aten.clone.default, aten._to_copy.default}
+
+
+def needs_barrier(node: fx.Node) -> bool:
+    """Whether the first argument of `node` must be kept from being simplified together with it."""
+    if not (node.args and isinstance(node.args[0], fx.Node)):
+        return False
+    return any(
+        node.target in outer and _producer(node.args[0]).target in inner for outer, inner in _PAIRS
+    )
+
+
+def _producer(node: fx.Node) -> fx.Node:
+    """Step back through nodes that only move or copy values."""
+    while node.target in _TRANSPARENT or is_view(node.target):
+        source = node.args[0]
+        if not isinstance(source, fx.Node):
+            break
+        node = source
+    return node

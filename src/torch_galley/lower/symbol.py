@@ -1,0 +1,62 @@
+"""Shape symbols: torch.compile(dynamic=True) records sizes as expressions over a few symbols.
+
+One capture serves all sizes; each concrete size gets an executable of its own. A plan binds the
+symbols from its inputs at each call, and everything else is arithmetic on the bindings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sympy
+import torch
+
+from torch_galley.core.errors import RunError
+
+Bindings = Mapping[sympy.Symbol, Any]
+"""The value of each symbol known so far."""
+
+
+def expression(number: Any) -> sympy.Basic | None:
+    """Return the sympy expression of a symbolic number, None for a plain one."""
+    if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return number.node.expr
+    return None
+
+
+def symbols_of(number: Any) -> set[sympy.Symbol]:
+    """Return the symbols that a number depends on."""
+    expr = expression(number)
+    return set() if expr is None else set(expr.free_symbols)  # type: ignore[arg-type]
+
+
+def value_of(number: Any, bindings: Bindings) -> Any:
+    """Return the concrete value of a symbolic number; other values come back as they are.
+
+    Raises:
+        RunError: a symbol that is not bound yet.
+    """
+    expr = expression(number)
+    if expr is None:
+        return number
+    missing = [s for s in expr.free_symbols if s not in bindings]
+    if missing:
+        raise RunError(f"size {expr} depends on {missing[0]}, which no input gives")
+    value = expr.xreplace({s: sympy.sympify(bindings[s]) for s in expr.free_symbols})  # type: ignore[index]
+    kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(number)]
+    return kind(value)
+
+
+def bind(recorded: Any, actual: Any, bindings: dict[sympy.Symbol, Any]) -> None:
+    """Learn symbols from a value: a number, or a tensor's sizes and strides."""
+    if isinstance(recorded, torch.Tensor):
+        if isinstance(actual, torch.Tensor):
+            for size, real in zip(recorded.shape, actual.shape, strict=True):
+                bind(size, real, bindings)
+            for stride, real in zip(recorded.stride(), actual.stride(), strict=True):
+                bind(stride, real, bindings)
+        return
+    expr = expression(recorded)
+    if isinstance(expr, sympy.Symbol):
+        bindings.setdefault(expr, actual)

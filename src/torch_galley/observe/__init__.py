@@ -1,0 +1,1 @@
+"""Listens to the stages' events and keeps what people ask about."""

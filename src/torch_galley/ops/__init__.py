@@ -1,0 +1,1 @@
+"""The vocabulary: what can be lowered to XLA, and how."""

@@ -1,0 +1,87 @@
+"""What XLA would clamp silently and eager raises: collected while lowering, read after a run.
+
+A lowering calls `require(...)` on the values it depends on. The driver opens a `Checks` scope
+around the trace and makes what was collected one small extra output of the executable; the run
+stage raises if a count is not zero.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that must hold for every element."""
+
+    error: type[Exception]
+    """What eager raises."""
+    message: str
+    """The sentence; "{value}" stands for the first offending value."""
+    node: str
+    """Name of the graph node that asked."""
+
+
+@dataclass
+class Checks:
+    """The checks of one trace, with their traced verdicts."""
+
+    entries: list[Check] = field(default_factory=list)
+    verdicts: list[Any] = field(default_factory=list)
+    """For each check an int64[2]: how many elements offend, and the first that does."""
+    node: str = ""
+    """The node being lowered, set by the driver."""
+
+
+_current: ContextVar[Checks | None] = ContextVar("galley_checks", default=None)
+
+
+@contextlib.contextmanager
+def collecting(checks: Checks | None) -> Iterator[None]:
+    """Collect into `checks` inside the block; None switches checking off."""
+    token = _current.set(checks)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def require(good: jax.Array, value: jax.Array, error: type[Exception], message: str) -> None:
+    """Ask that `good` holds everywhere; otherwise the run raises `error`.
+
+    Args:
+        good: bool, any shape; True where all is well.
+        value: integers of the same shape, what to show of the first offender.
+        error: the exception class that eager raises.
+        message: the sentence, "{value}" for the offending value.
+    """
+    checks = _current.get()
+    if checks is None or good.size == 0:
+        return
+    bad = jnp.logical_not(good).ravel()
+    first = jnp.argmax(bad)
+    shown = jnp.broadcast_to(value, good.shape).ravel()[first].astype(jnp.int64)
+    checks.entries.append(Check(error, message, checks.node))
+    checks.verdicts.append(jnp.stack([jnp.sum(bad, dtype=jnp.int64), shown]))
+
+
+def in_range(index: jax.Array, size: int, op: str, dim: int) -> jax.Array:
+    """Return `index` with negative entries wrapped once, and require it within [-size, size).
+
+    Example: an index of 9 into dimension 1 of size 5 raises
+    "gather: index 9 is out of bounds for dimension 1 with size 5".
+    """
+    require(
+        (index >= -size) & (index < size),
+        index,
+        IndexError,
+        f"{op}: index {{value}} is out of bounds for dimension {dim} with size {size}",
+    )
+    return jnp.where(index < 0, index + size, index)

@@ -1,0 +1,121 @@
+"""The table of lowerings: ATen overload -> a jax function of that overload's own arguments.
+
+Two forms. A *row* is for an operator that is one jax call; a *body* is for the rest, its
+parameters named and ordered as in the ATen schema. `lookup` answers "can we, and how?" for both
+the cluster and the lower stage, so that they can't disagree.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch._ops import OpOverload
+
+from torch_galley.core.errors import ConfigError
+from torch_galley.core.reasons import Reason
+
+When = Callable[..., Reason | None]
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """How one overload becomes jax."""
+
+    overload: OpOverload
+    function: Callable[..., Any]
+    """Takes the overload's arguments, tensors as jax arrays; returns the results likewise."""
+    when: When | None = None
+    """Given the same arguments with fake tensors, None if they are taken or a Reason if not."""
+    promotes: bool | None = None
+    """Whether the driver promotes tensor arguments to one compute dtype and casts the result to
+    the recorded dtype. None: yes exactly if torch tags the overload as pointwise."""
+
+
+_table: dict[OpOverload, Lowering] = {}
+
+
+def _add(lowering: Lowering) -> None:
+    overload = lowering.overload
+    if overload in _table:
+        raise ConfigError(f"{overload} has a lowering already", hint="remove one of the two")
+    if any(
+        arg.alias_info is not None and arg.alias_info.is_write for arg in overload._schema.arguments
+    ):
+        raise ConfigError(
+            f"{overload} writes its arguments", hint="register its functional overload"
+        )
+    _table[overload] = lowering
+
+
+def rows(*pairs: tuple[OpOverload, Callable[..., Any]], promotes: bool | None = None) -> None:
+    """Register operators that are one jax call each.
+
+    Example: `rows((aten.neg.default, jnp.negative), (aten.relu.default, jax.nn.relu))`
+
+    Raises:
+        ConfigError: an overload that is registered already, or that writes its arguments.
+    """
+    for overload, function in pairs:
+        _add(Lowering(overload, function, promotes=promotes))
+
+
+def lowers(
+    *overloads: OpOverload, when: When | None = None, promotes: bool | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated function as the lowering of `overloads`.
+
+    Its parameters must be named and ordered as in the schema; a schema default needs a default
+    of its own. `when` is called with the same arguments, tensors being fake.
+
+    Raises:
+        ConfigError: a signature that differs from the schema, a repeated or writing overload.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for overload in overloads:
+            _check_signature(overload, function)
+            _add(Lowering(overload, function, when, promotes))
+        return function
+
+    return register
+
+
+def _check_signature(overload: OpOverload, function: Callable[..., Any]) -> None:
+    wanted = [arg.name for arg in overload._schema.arguments]
+    wanted = ["self" if name == "self" else name for name in wanted]
+    given = list(inspect.signature(function).parameters.values())
+    if given and given[-1].kind is inspect.Parameter.VAR_KEYWORD:  # **unused: the rest, by name
+        given = given[:-1]
+        wanted = wanted[: len(given)]
+    names = [parameter.name.rstrip("_") for parameter in given]
+    if names != [name.rstrip("_") for name in wanted]:
+        raise ConfigError(
+            f"lowering {function.__name__} of {overload} takes {names}, the schema {wanted}",
+            hint="name and order the parameters as the schema does",
+        )
+
+
+def lookup(overload: Any) -> Lowering | None:
+    """Return the lowering of `overload`, or None. Loads the table at first use."""
+    load()
+    return _table.get(overload)
+
+
+def table() -> dict[OpOverload, Lowering]:
+    """Return the whole table, a copy."""
+    load()
+    return dict(_table)
+
+
+_loaded = False
+
+
+def load() -> None:
+    """Import every module of ops.aten, which fills the table. Idempotent."""
+    global _loaded
+    if not _loaded:
+        _loaded = True
+        import torch_galley.ops.aten  # noqa: F401  (here: it imports jax)

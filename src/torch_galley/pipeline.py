@@ -1,0 +1,75 @@
+"""capture -> cluster -> lower -> compile -> run: the only file that names all the stages."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from functools import cache
+
+from torch_galley.capture.fx import Captured
+from torch_galley.cluster.partition import XlaCluster, partition
+from torch_galley.compile.cache import ExecutableCache
+from torch_galley.compile.client import Compiled, compile, has_device
+from torch_galley.compile.key import cluster_symbols, key_of, program_text
+from torch_galley.core.config import current
+from torch_galley.core.errors import LoweringError
+from torch_galley.core.events import GraphBuilt, Warned, emit
+from torch_galley.core.reasons import LoweringFailed, Reason
+from torch_galley.lower.driver import Argument, lower
+from torch_galley.lower.symbol import Bindings
+from torch_galley.run.execute import Plan
+
+
+@cache
+def executables() -> ExecutableCache[Compiled]:
+    """The process's executables."""
+    return ExecutableCache(current().cache_size)
+
+
+def build(captured: Captured) -> Plan:
+    """Turn a captured graph into a plan that can be called with a list of inputs.
+
+    Clusters of static shape are compiled at once, so that a lowering that fails is found before
+    the first run: its node then runs natively, with a warning (or an error under `strict`).
+    """
+    failed: dict[str, Reason] = {}
+    while True:
+        plan = _plan(captured, failed)
+        try:
+            _compile_static(plan)
+        except LoweringError as error:
+            if captured.config.strict or error.facts["node"] in failed:
+                raise
+            failed[error.facts["node"]] = LoweringFailed(error.facts["op"], error.message)
+            message = f"{error.facts['op']} runs natively: {error}"
+            emit(Warned(message))
+            warnings.warn(message, stacklevel=2)
+            continue
+        emit(GraphBuilt(plan))
+        return plan
+
+
+def _plan(captured: Captured, failed: Mapping[str, Reason]) -> Plan:
+    clustered = partition(captured, has_device, failed)
+    check_indices = captured.config.check_indices
+    programs = {c.name: (program_text(c), cluster_symbols(c)) for c in clustered.clusters}
+
+    def executable(
+        cluster: XlaCluster, arguments: tuple[Argument, ...], bindings: Bindings
+    ) -> Compiled:
+        program, symbols = programs[cluster.name]
+        own = {symbol: bindings[symbol] for symbol in symbols if symbol in bindings}
+        key = key_of(program, arguments, own, (check_indices,))
+        return executables().get(
+            key, lambda: compile(lower(cluster, arguments, own, check_indices))
+        )
+
+    return Plan(clustered, executable)
+
+
+def _compile_static(plan: Plan) -> None:
+    """Compile the clusters whose inputs' shapes are known already."""
+    for cluster in plan.clustered.clusters:
+        if not cluster_symbols(cluster):
+            arguments = tuple(Argument.like(node.meta["val"]) for node in cluster.inputs)
+            plan.executable(cluster, arguments, {})
