@@ -65,6 +65,11 @@ class Lowered:
     sites: Mapping[str, Site | None]
     """Each node's place in the user's code, by node name."""
 
+    @property
+    def first_site(self) -> Site | None:
+        """The user's place of the first operation that has one, for errors of the whole."""
+        return next((site for site in self.sites.values() if site), None)
+
     def text(self) -> str:
         """Return the StableHLO."""
         return self.stage.as_text()
