@@ -51,16 +51,16 @@ def build(captured: Captured) -> Plan:
 
 def _plan(captured: Captured, failed: Mapping[str, Reason]) -> Plan:
     clustered = partition(captured, has_device, failed)
-    check_indices = captured.config.check_indices
+    config = captured.config
     programs = {c.name: program_text(c) for c in clustered.clusters}
 
     def executable(
         cluster: XlaCluster, arguments: tuple[Argument, ...], bindings: Bindings
     ) -> Compiled:
-        key = key_of(programs[cluster.name], arguments, bindings, (check_indices,))
-        return executables().get(
-            key, lambda: compile(lower(cluster, arguments, bindings, check_indices))
-        )
+        # A dump is part of the key: an executable that is there already would write none.
+        settings = (config.check_indices, config.dump_dir)
+        key = key_of(programs[cluster.name], arguments, bindings, settings)
+        return executables().get(key, lambda: compile(lower(cluster, arguments, bindings, config)))
 
     return Plan(clustered, executable)
 

@@ -14,9 +14,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_galley.core.errors import ToolError
+from torch_galley.core.events import ClusterCompiled, Event, listen
 
 if TYPE_CHECKING:
     from torch_galley.compile.client import Compiled
+
+
+def _on_event(event: Event) -> None:
+    if isinstance(event, ClusterCompiled):
+        folder = event.compiled.lowered.config.dump_dir
+        if folder is not None:
+            dump(event.compiled, folder)
+
+
+listen(_on_event)
 
 
 def dump(compiled: Compiled, folder: str) -> Path:

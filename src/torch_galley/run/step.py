@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,22 +55,38 @@ class ClusterStep:
         self._parameters: dict[fx.Node, tuple[int, jax.Array]] = {}
 
     def __call__(self, env: dict[fx.Node, Any], bindings: Bindings) -> None:
-        cluster = self.cluster
-        values = [env[node] for node in cluster.inputs]
+        compiled, arrays = self.bring(env, bindings)
+        self.leave(env, compiled, self.run(compiled, arrays))
+
+    def bring(
+        self, env: dict[fx.Node, Any], bindings: Bindings
+    ) -> tuple[Compiled, list[jax.Array]]:
+        """Return the executable for the present inputs, and these as arrays."""
+        nodes = self.cluster.inputs
+        values = [env[node] for node in nodes]
+        ready = self._make_ready(values, bindings)
         with wide_types():
-            ready = self._make_ready(values, bindings)
             arrays = [
                 value.array if isinstance(value, OnDevice) else self._array(node, value, argument)
-                for node, value, argument in zip(
-                    cluster.inputs, values, ready.arguments, strict=True
-                )
+                for node, value, argument in zip(nodes, values, ready.arguments, strict=True)
             ]
-            lowered = ready.compiled.lowered
-            with xla_errors(RunError, f"{cluster.name} failed", lowered.first_site):
-                results = ready.compiled(*arrays)
-            if lowered.checks:
-                _raise_failed(ready.compiled, results[-1])
-        for node, array, argument in zip(cluster.outputs, results, lowered.results, strict=False):
+        return ready.compiled, arrays
+
+    def run(self, compiled: Compiled, arrays: list[jax.Array]) -> Sequence[jax.Array]:
+        """Start the executable; raise what eager would have raised if a check failed."""
+        doing = f"{self.cluster.name} failed"
+        with xla_errors(RunError, doing, compiled.lowered.first_site):
+            results = compiled(*arrays)
+            if compiled.lowered.checks:
+                _raise_failed(compiled, results[-1])
+        return results
+
+    def leave(
+        self, env: dict[fx.Node, Any], compiled: Compiled, results: Sequence[jax.Array]
+    ) -> None:
+        """Put the results into `env`, still on the device."""
+        arguments = compiled.lowered.results
+        for node, array, argument in zip(self.cluster.outputs, results, arguments, strict=False):
             env[node] = OnDevice(array, argument)
 
     def _make_ready(self, values: list[Any], bindings: Bindings) -> _Ready:
