@@ -22,7 +22,7 @@ from torch import fx
 from torch_galley.cluster.partition import Clustered, XlaCluster
 from torch_galley.core.events import ClustersExecuted, NativeExecuted, emit
 from torch_galley.lower.symbol import bind, mentions_symbols
-from torch_galley.run.step import ClusterStep, GetExecutable, NativeStep, value_as_torch
+from torch_galley.run.step import ClusterStep, GetExecutable, NativeStep, Step, value_as_torch
 
 
 class Plan:
@@ -50,7 +50,7 @@ class Plan:
         self.steps = self._make_steps()
         self._natives = sum(isinstance(s, NativeStep) and s.counts for s in self.steps)
 
-    def _make_steps(self) -> list[ClusterStep | NativeStep]:
+    def _make_steps(self) -> list[Step]:
         kept: set[fx.Node] = set()
         fx.map_arg(self._result, kept.add)
         last_use: dict[fx.Node, int] = {}
@@ -83,8 +83,6 @@ class Plan:
         inputs.clear()  # so that a step's dead inputs are really freed
         for step in self.steps:
             step(env, bindings)
-            if self._symbolic and isinstance(step, NativeStep):
-                bind(step.node.meta.get("val"), env[step.node], bindings)
             for node in step.dying:
                 env.pop(node, None)
         result = [
