@@ -146,8 +146,10 @@ def measure(call: Callable[[], Any], plans: Sequence[Plan], repeats: int = 5) ->
         return timed[-1]
 
     def replayed(step: Step, _: Plan) -> Step:
-        nodes = step.cluster.outputs if isinstance(step, ClusterStep) else [step.node]
-        return _Replayed(step, nodes)
+        if isinstance(step, ClusterStep):
+            return _Replayed(step, step.cluster.outputs)
+        assert isinstance(step, NativeStep)
+        return _Replayed(step, [step.node])
 
     with _replacing(plans, clocked):
         for _ in range(repeats + 1):
@@ -161,7 +163,7 @@ def measure(call: Callable[[], Any], plans: Sequence[Plan], repeats: int = 5) ->
 
 
 @contextlib.contextmanager
-def _replacing(plans: Sequence[Plan], replace: Callable[[Any, Plan], Step]) -> Iterator[None]:
+def _replacing(plans: Sequence[Plan], replace: Callable[[Step, Plan], Step]) -> Iterator[None]:
     """Run plans with other steps inside the block."""
     before = [(plan, plan.steps) for plan in plans]
     try:
