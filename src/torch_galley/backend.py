@@ -8,12 +8,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
-
-from torch import fx
+from typing import TYPE_CHECKING, Any
 
 from torch_galley.core.config import current
 from torch_galley.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import fx  # only here: `import torch_galley` leaves torch to those who use it
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
