@@ -37,6 +37,11 @@ def to_jax(tensor: torch.Tensor, layout: Layout | None) -> jax.Array:
     return jax.dlpack.from_dlpack(tensor)
 
 
+def is_view_of(array: jax.Array, tensor: torch.Tensor) -> bool:
+    """Whether an array shares a tensor's memory, rather than being a copy of it."""
+    return array.unsafe_buffer_pointer() == tensor.data_ptr()
+
+
 def to_torch(array: jax.Array, layout: Layout | None, shape: tuple[int, ...]) -> torch.Tensor:
     """Return a result as a tensor of the recorded strides, waiting until it is there."""
     tensor = _exporter()(array)
@@ -59,7 +64,8 @@ def _low_level() -> tuple[Callable[[torch.Tensor], Any], Callable[[Any], torch.T
     move_in, move_out = _jax.dlpack_managed_tensor_to_buffer, _jax.buffer_to_dlpack_managed_tensor
 
     def bring(tensor: torch.Tensor) -> Any:
-        return move_in(torch.utils.dlpack.to_dlpack(tensor), device, None, None)
+        capsule = torch.utils.dlpack.to_dlpack(tensor)  # pyright: ignore[reportPrivateImportUsage]
+        return move_in(capsule, device, None, None)
 
     def take(array: Any) -> torch.Tensor:
         return torch_from_capsule(move_out(array, stream=None))
