@@ -13,7 +13,7 @@ from torch_galley.capture.fx import Captured, is_symbolic_number, is_tensor, is_
 from torch_galley.cluster.check import check
 from torch_galley.cluster.contract import contract
 from torch_galley.cluster.dag import Dag, topological_order
-from torch_galley.cluster.support import HasDevice, is_getitem, support
+from torch_galley.cluster.support import HasDevice, draws, is_getitem, support
 from torch_galley.core.reasons import Reason, TooSmall
 
 
@@ -159,7 +159,7 @@ def _has_effect(node: fx.Node) -> bool:
     writes = any(arg.alias_info is not None and arg.alias_info.is_write for arg in schema.arguments)
     return (
         writes
-        or torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+        or draws(target)
         or not schema.returns
     )
 

@@ -32,6 +32,9 @@ def to_jax(tensor: torch.Tensor, layout: Layout | None) -> jax.Array:
         tensor = layout.pack(tensor)
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
+    elif 1 in tensor.shape:
+        # A dimension of size 1 may have any stride, from which jaxlib would infer another layout.
+        tensor = tensor.view(-1).view(tensor.shape)
     if tensor.device.type == "cpu":
         return _importer()(tensor)
     return jax.dlpack.from_dlpack(tensor)

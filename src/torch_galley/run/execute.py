@@ -47,8 +47,8 @@ class Plan:
             elif node.op == "output":
                 self._result = node.args[0]
         self._symbolic = any(mentions_symbols(n.meta.get("val")) for n in graph.graph.nodes)
-        self._steps = self._make_steps()
-        self._natives = sum(isinstance(s, NativeStep) and s.counts for s in self._steps)
+        self.steps = self._make_steps()
+        self._natives = sum(isinstance(s, NativeStep) and s.counts for s in self.steps)
 
     def _make_steps(self) -> list[ClusterStep | NativeStep]:
         kept: set[fx.Node] = set()
@@ -68,15 +68,20 @@ class Plan:
             for step, dead in zip(self.clustered.steps, dying, strict=True)
         ]
 
-    def __call__(self, inputs: list[Any]) -> list[Any]:
+    def bind(self, inputs: Sequence[Any]) -> tuple[dict[fx.Node, Any], dict[Any, Any]]:
+        """Return what the steps start from: each input by its node, and the shape symbols."""
         env: dict[fx.Node, Any] = dict(zip(self._inputs, inputs, strict=True))
-        inputs.clear()  # so that a step's dead inputs are really freed
         bindings: dict[Any, Any] = {}
         if self._symbolic:
             for node, value in env.items():
                 bind(node.meta.get("val"), value, bindings)
         env.update(self._constants)
-        for step in self._steps:
+        return env, bindings
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        env, bindings = self.bind(inputs)
+        inputs.clear()  # so that a step's dead inputs are really freed
+        for step in self.steps:
             step(env, bindings)
             if self._symbolic and isinstance(step, NativeStep):
                 bind(step.node.meta.get("val"), env[step.node], bindings)

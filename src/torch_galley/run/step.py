@@ -89,6 +89,11 @@ class ClusterStep:
         for node, array, argument in zip(self.cluster.outputs, results, arguments, strict=False):
             env[node] = OnDevice(array, argument)
 
+    @property
+    def compiled(self) -> Compiled | None:
+        """The executable of the last call."""
+        return self._ready.compiled if self._ready else None
+
     def _make_ready(self, values: list[Any], bindings: Bindings) -> _Ready:
         """Return the executable for these inputs: the last one if nothing changed."""
         described = tuple(
