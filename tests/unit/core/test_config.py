@@ -18,6 +18,12 @@ TWINS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _nothing_set(monkeypatch):
+    for name in TWINS:
+        monkeypatch.delenv(f"GALLEY_{name.upper()}", raising=False)
+
+
 def test_every_setting_has_a_case_here():
     assert set(TWINS) == {field.name for field in dataclasses.fields(Config)}
 
@@ -47,33 +53,28 @@ def test_block_ends_after_an_error():
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("name", "value", "hint"),
     [
-        (
-            {"min_cluster_sise": 1},
-            "unknown setting 'min_cluster_sise' in options\n  hint: did you mean 'min_cluster_size'?",
-        ),
-        ({"min_cluster_size": 0}, "setting 'min_cluster_size' in options is 0\n  hint: at least 1"),
-        (
-            {"min_cluster_size": "4"},
-            "setting 'min_cluster_size' in options is '4'\n  hint: give a int",
-        ),
-        (
-            {"min_cluster_size": True},
-            "setting 'min_cluster_size' in options is True\n  hint: give a int",
-        ),
-        ({"strict": 1}, "setting 'strict' in options is 1\n  hint: give a bool"),
-        (
-            {"deny_ops": "aten.gelu"},
-            "setting 'deny_ops' in options is 'aten.gelu'\n  hint: give a tuple",
-        ),
-        ({"dump_dir": 5}, "setting 'dump_dir' in options is 5\n  hint: give a str"),
+        ("min_cluster_size", 0, "at least 1"),
+        ("min_cluster_size", "4", "give an int"),
+        ("min_cluster_size", True, "give an int"),
+        ("strict", 1, "give a bool"),
+        ("deny_ops", "aten.gelu", "give a tuple"),
+        ("dump_dir", 5, "give a str"),
     ],
 )
-def test_wrong_option(options, text):
+def test_wrong_value(name, value, hint):
     with pytest.raises(ConfigError) as caught:
-        current(options)
-    assert str(caught.value) == text
+        current({name: value})
+    assert str(caught.value) == f"setting {name!r} in options is {value!r}\n  hint: {hint}"
+
+
+def test_unknown_name_guesses_the_right_one():
+    with pytest.raises(ConfigError) as caught:
+        current({"min_cluster_sise": 1})
+    assert str(caught.value) == (
+        "unknown setting 'min_cluster_sise' in options\n  hint: did you mean 'min_cluster_size'?"
+    )
 
 
 def test_wrong_choice_lists_the_right_ones():

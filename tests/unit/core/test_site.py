@@ -85,7 +85,6 @@ def test_what_dynamo_really_writes():
         sites.extend(site_of(n.meta) for n in graph.graph.nodes if n.op.startswith("call"))
         return graph.forward
 
-    torch._dynamo.reset()
     torch.compile(Block(), backend=look)(torch.ones(2))
     assert [site.module for site in sites] == ["layer.0", "tail.0", "tail.1", ""]
     assert {site.file for site in sites} == {__file__}
