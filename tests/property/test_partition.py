@@ -26,7 +26,7 @@ def dag_of(count, edges):
 
 
 def has_cycle(count: int, edges: set[tuple[int, int]]) -> bool:
-    """Reachability by repeated squaring of the relation; nothing shared with the code under test."""
+    """Whether anything reaches itself, by Warshall's closure: none of the code under test."""
     reach = set(edges)
     for middle in range(count):
         into = [a for a in range(count) if (a, middle) in reach]
