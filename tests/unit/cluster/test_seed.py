@@ -94,10 +94,9 @@ def test_long_cycle_is_drawn_short():
 
 
 def test_unknown_policy():
-    with pytest.raises(
-        ClusterError, match="unknown policy 'best'\n  hint: one of dependencies, scan"
-    ):
+    with pytest.raises(ClusterError) as caught:
         clusters(graph("a:add", "add"), "best")
+    assert str(caught.value) == "unknown policy 'best'\n  hint: one of dependencies, scan"
 
 
 GOOD = {"name": "a", "op_type": "add", "inputs": []}
@@ -113,33 +112,19 @@ GOOD = {"name": "a", "op_type": "add", "inputs": []}
         ({"ops": []}, "g: which operation types are supported is not said"),
         ({"ops": [], "supported": "add"}, "g: supported is 'add', not a list"),
         ({"ops": [], "supported": ["add", 1]}, "g: supported has 1, which is not a string"),
-        ({"ops": ["a"], "supported": []}, "g: ops[0]: 'a' is not an object"),
-        (
-            {"ops": [GOOD, {"name": "b"}], "supported": []},
-            "g: ops[1] ('b'): field 'op_type' is missing",
-        ),
-        ({"ops": [{"op_type": "add"}], "supported": []}, "g: ops[0]: field 'name' is missing"),
-        (
-            {"ops": [{"name": 1, "op_type": "add"}], "supported": []},
-            "g: ops[0]: name is 1, not a string",
-        ),
-        (
-            {"ops": [GOOD | {"inputs": "x"}], "supported": []},
-            "g: ops[0] ('a'): inputs is 'x', not a list",
-        ),
-        (
-            {"ops": [GOOD | {"inputs": [None]}], "supported": []},
-            "g: ops[0] ('a'): inputs has None, which is not a string",
-        ),
-        (
-            {"ops": [GOOD | {"input": []}], "supported": []},
-            "g: ops[0] ('a'): unknown field 'input'",
-        ),
+        ([3], "g: ops[0]: 3 is not an object"),
+        ([GOOD, {"name": "b"}], "g: ops[1] ('b'): field 'op_type' is missing"),
+        ([{"op_type": "add"}], "g: ops[0]: field 'name' is missing"),
+        ([{"name": 1, "op_type": "add"}], "g: ops[0]: name is 1, not a string"),
+        ([GOOD | {"inputs": "x"}], "g: ops[0] ('a'): inputs is 'x', not a list"),
+        ([GOOD | {"inputs": [None]}], "g: ops[0] ('a'): inputs has None, which is not a string"),
+        ([GOOD | {"input": []}], "g: ops[0] ('a'): unknown field 'input'"),
     ],
 )
 def test_malformed(data, message):
+    supported = ["add"] if isinstance(data, list) else None
     with pytest.raises(ClusterError) as caught:
-        parse(data, "g")
+        parse(data, "g", supported)
     assert caught.value.message == message
 
 
