@@ -17,13 +17,13 @@ demo: $(VENV)/test.stamp
 	$(BIN)/galley demo
 
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests --ignore=tests/browser
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff check src tests
 	$(BIN)/ruff format --check src tests
-	$(BIN)/pyright src
-	$(BIN)/python -m pytest tests -m "not slow"
+	$(BIN)/pyright --pythonpath $(BIN)/python src
+	$(BIN)/python -m pytest tests --ignore=tests/browser -m "not slow"
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist
