@@ -8,12 +8,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
-
-from torch import fx
+from typing import TYPE_CHECKING, Any
 
 from torch_galley.core.config import current
 from torch_galley.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import fx  # only here: `import torch_galley` leaves torch to those who use it
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
@@ -42,6 +43,7 @@ def galley(
     config = current(options)
     if mode is not None and mode not in _MODES:
         raise ConfigError(f"unknown mode {mode!r}", hint=f"one of {', '.join(_MODES)}")
+    # Here, so that `import torch_galley` pays for none of the stages.
     from torch_galley.capture.functional import capture
     from torch_galley.pipeline import build
 
@@ -66,6 +68,7 @@ def claim_openxla() -> None:
 
 
 def _replace_openxla() -> None:
+    # Here, because only a process that has loaded Dynamo's backends comes this way.
     from torch._dynamo.backends import registry
 
     registry._COMPILER_FNS["openxla"] = galley

@@ -1,1 +1,1 @@
-"""The `galley` command, a verb a module: arguments in, a tool called, text or JSON out."""
+"""The command `galley`: one file per verb, arguments in, text or JSON out."""

@@ -87,7 +87,7 @@ _listeners: list[Callable[[Event], None]] = []
 
 def emit(event: Event) -> None:
     """Tell every listener of `event`."""
-    for listener in _listeners:
+    for listener in tuple(_listeners):  # a copy: a listener may stop itself
         listener(event)
 
 
