@@ -66,8 +66,3 @@ def _to_copy(self, *, dtype=None, **_rest):
 @lowers(prims.convert_element_type.default, promotes=False)
 def _convert_element_type(a, dtype):
     return cast(a, dtype)
-
-
-@lowers(aten.clone.default, promotes=False)
-def _clone(self, *, memory_format=None):
-    return self

@@ -48,7 +48,6 @@ rows(
     (aten.gcd.default, jnp.gcd),
     (aten.lcm.default, jnp.lcm),
     (aten._conj_physical.default, jnp.conj),
-    (aten._conj.default, jnp.conj),
 )
 
 
@@ -410,11 +409,6 @@ def _shift_right(x, count):
 
 
 # Choices
-
-
-@lowers(aten.where.self)
-def where(condition, self, other):
-    return jnp.where(condition.astype(jnp.bool_), self, other)
 
 
 @lowers(prims.where.default)
