@@ -1,4 +1,4 @@
-"""torch.compile's backend: "galley", and "openxla" where torch_xla is absent."""
+"""torch.compile's backend: "galley", and "openxla" where torch_xla is absent; and the lazy device."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import fx
 
 from torch_galley.core.config import current
@@ -46,6 +47,37 @@ def galley(
     from torch_galley.pipeline import build
 
     return capture(graph, example_inputs, config, build)
+
+
+def device(index: int = 0) -> torch.device:
+    """Return the lazy xla device, registering it with torch at the first call.
+
+    Example: `model.to(torch_galley.device())`
+
+    Raises:
+        ConfigError: an index other than 0, or torch_xla is imported.
+    """
+    if index != 0:
+        raise ConfigError(f"there is no xla:{index}", hint="the only device is xla:0")
+    from torch_galley.capture.lazy.device import register
+
+    register(_execute)
+    return torch.device("xla", index)
+
+
+def sync() -> None:
+    """Run everything that was recorded for the xla device and can still be read."""
+    if "torch_galley.capture.lazy.device" in sys.modules:
+        from torch_galley.capture.lazy.flush import flush
+
+        flush("sync")
+
+
+def _execute(captured: Any) -> Any:
+    """The lazy device's executor; jax is imported at the first flush and no earlier."""
+    from torch_galley.pipeline import build
+
+    return build(captured)
 
 
 _TORCH_XLA_STUB = "torch._dynamo.backends.torchxla"

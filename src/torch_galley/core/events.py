@@ -73,6 +73,8 @@ class Flushed(Event):
     """How many recorded operations it took."""
     site: Any = None
     """The user's core.site.Site."""
+    seconds: float = 0.0
+    """What it took, compilation included."""
 
 
 @dataclass(frozen=True)
