@@ -8,6 +8,7 @@ from torch_galley.backend import claim_openxla as _claim_openxla
 from torch_galley.backend import device, sync
 from torch_galley.core import errors
 from torch_galley.core.config import config
+from torch_galley.observe import log as _log  # noqa: F401  (it listens)
 from torch_galley.observe.metrics import metrics, metrics_report, reset_metrics
 
 __version__ = "0.1.0"

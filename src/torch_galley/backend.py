@@ -1,4 +1,4 @@
-"""torch.compile's backend: "galley", and "openxla" where torch_xla is absent; and the lazy device."""
+"""torch.compile's backend "galley" ("openxla" too where torch_xla is absent), and the device."""
 
 from __future__ import annotations
 

@@ -54,6 +54,10 @@ class ClustersExecuted(Event):
     """A plan ran so many cluster executables."""
 
     count: int
+    names: tuple[str, ...] = ()
+    """The clusters' names."""
+    seconds: float = 0.0
+    """What the plan took, native operations included."""
 
 
 @dataclass(frozen=True)

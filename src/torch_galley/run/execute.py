@@ -13,6 +13,7 @@ later write of the caller from changing an earlier result:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,6 +82,7 @@ class Plan:
             self._last_use[node] = len(self.clustered.steps)
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
+        started = time.perf_counter()
         env: dict[fx.Node, Any] = dict(zip(self._inputs, inputs, strict=True))
         bindings: dict[Any, Any] = {}
         if self._symbolic:
@@ -107,7 +109,8 @@ class Plan:
         if self.clustered.clusters:
             # Note [Aliasing], rule 1: nothing may still be reading the caller's memory.
             jax.block_until_ready(pending)
-            emit(ClustersExecuted(len(self.clustered.clusters)))
+            names = tuple(cluster.name for cluster in self.clustered.clusters)
+            emit(ClustersExecuted(len(names), names, time.perf_counter() - started))
         if natives:
             emit(NativeExecuted(natives))
         return result

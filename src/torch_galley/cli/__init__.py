@@ -1,0 +1,1 @@
+"""The command `galley`: one module a verb."""
