@@ -10,13 +10,13 @@ from torch_galley.capture.fx import Captured
 from torch_galley.cluster.partition import XlaCluster, partition
 from torch_galley.compile.cache import ExecutableCache
 from torch_galley.compile.client import Compiled, compile, has_device
-from torch_galley.compile.key import cluster_symbols, key_of, program_text
+from torch_galley.compile.key import key_of, program_text
 from torch_galley.core.config import current
 from torch_galley.core.errors import LoweringError
 from torch_galley.core.events import GraphBuilt, Warned, emit
 from torch_galley.core.reasons import LoweringFailed, Reason
 from torch_galley.lower.driver import Argument, lower
-from torch_galley.lower.symbol import Bindings
+from torch_galley.lower.symbol import Bindings, cluster_symbols
 from torch_galley.run.execute import Plan
 
 
@@ -51,18 +51,16 @@ def build(captured: Captured) -> Plan:
 
 def _plan(captured: Captured, failed: Mapping[str, Reason]) -> Plan:
     clustered = partition(captured, has_device, failed)
-    check_indices = captured.config.check_indices
-    programs = {c.name: (program_text(c), cluster_symbols(c)) for c in clustered.clusters}
+    config = captured.config
+    programs = {c.name: program_text(c) for c in clustered.clusters}
 
     def executable(
         cluster: XlaCluster, arguments: tuple[Argument, ...], bindings: Bindings
     ) -> Compiled:
-        program, symbols = programs[cluster.name]
-        own = {symbol: bindings[symbol] for symbol in symbols if symbol in bindings}
-        key = key_of(program, arguments, own, (check_indices,))
-        return executables().get(
-            key, lambda: compile(lower(cluster, arguments, own, check_indices))
-        )
+        # A dump is part of the key: an executable that is there already would write none.
+        settings = (config.check_indices, config.dump_dir)
+        key = key_of(programs[cluster.name], arguments, bindings, settings)
+        return executables().get(key, lambda: compile(lower(cluster, arguments, bindings, config)))
 
     return Plan(clustered, executable)
 

@@ -37,7 +37,7 @@ class _Quotient:
     def _window(
         self, start: set[int], step: list[set[int]], low: int, high: int
     ) -> set[int] | None:
-        """Return what is reachable from `start` by `step` with low < rank < high, None if too much."""
+        """Return what `step` reaches from `start` with low < rank < high, None if too much."""
         seen = {v for v in start if low < self.rank[v] < high}
         stack = list(seen)
         while stack:

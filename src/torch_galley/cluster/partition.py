@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import fx
@@ -14,7 +13,7 @@ from torch_galley.capture.fx import Captured, is_symbolic_number, is_tensor, is_
 from torch_galley.cluster.check import check
 from torch_galley.cluster.contract import contract
 from torch_galley.cluster.dag import Dag, topological_order
-from torch_galley.cluster.support import HasDevice, is_getitem, support
+from torch_galley.cluster.support import HasDevice, draws, is_getitem, support
 from torch_galley.core.reasons import Reason, TooSmall
 
 
@@ -160,7 +159,7 @@ def _has_effect(node: fx.Node) -> bool:
     writes = any(arg.alias_info is not None and arg.alias_info.is_write for arg in schema.arguments)
     return (
         writes
-        or torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+        or draws(target)
         or not schema.returns
     )
 
@@ -221,23 +220,3 @@ def _bordered(name: str, nodes: Sequence[fx.Node]) -> XlaCluster:
 def _needs(user: fx.Node) -> bool:
     """Whether a user wants the tensor itself, not only its sizes."""
     return not (is_symbolic_number(user) and not _reads_data(user))
-
-
-def to_json(clustered: Clustered) -> dict[str, Any]:
-    """Return the partition as plain data; see cluster.report for the border figures."""
-    return {
-        "coverage": clustered.coverage,
-        "clusters": [
-            {
-                "name": c.name,
-                "nodes": [n.name for n in c.nodes],
-                "entry_points": [n.name for n in c.entry],
-                "exit_points": [n.name for n in c.exit],
-            }
-            for c in clustered.clusters
-        ],
-        "native": [
-            {"node": n.name, "op": str(n.target), "reason": r.to_json()}
-            for n, r in clustered.native.items()
-        ],
-    }

@@ -38,7 +38,7 @@ def support(node: fx.Node, config: Config, has_device: HasDevice) -> Reason | No
         arg.alias_info is not None and arg.alias_info.is_write for arg in target._schema.arguments
     ):
         return reasons.SideEffect(name)
-    if torch.Tag.nondeterministic_seeded in target.tags:
+    if draws(target):
         return reasons.Random(name)
     if is_symbolic_number(node):
         return reasons.DataDependentShape(name)
@@ -55,6 +55,16 @@ def support(node: fx.Node, config: Config, has_device: HasDevice) -> Reason | No
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda arg: arg.meta.get("val"))
         return lowering.when(*args, **kwargs)
     return None
+
+
+def draws(target: Any) -> bool:
+    """Whether an operator draws random numbers.
+
+    A lowering of one that torch tags so says (attention has a dropout argument) that it draws
+    none; its `when` answers for the argument.
+    """
+    seeded = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+    return seeded and lookup(target) is None
 
 
 def _name(target: Any) -> str:

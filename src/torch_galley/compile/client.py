@@ -69,8 +69,8 @@ def compile(lowered: Lowered) -> Compiled:
     """
     start_client()
     started = time.perf_counter()
-    site = next((s for s in lowered.sites.values() if s), None)
-    with xla_errors(CompileError, f"XLA could not compile {lowered.name}", site), wide_types():
+    doing = f"XLA could not compile {lowered.name}"
+    with xla_errors(CompileError, doing, lowered.first_site), wide_types():
         stage = lowered.stage.compile(compiler_options(lowered.text()))
     compiled = Compiled(lowered, stage, time.perf_counter() - started)
     emit(ClusterCompiled(compiled, compiled.seconds))

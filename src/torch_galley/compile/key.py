@@ -11,7 +11,7 @@ from torch import fx
 from torch_galley.cluster.partition import XlaCluster
 from torch_galley.compile.cache import CacheKey
 from torch_galley.lower.driver import Argument
-from torch_galley.lower.symbol import Bindings, symbols_of
+from torch_galley.lower.symbol import Bindings
 
 
 def program_text(cluster: XlaCluster) -> str:
@@ -37,19 +37,6 @@ def program_text(cluster: XlaCluster) -> str:
         lines.append(f"{number[node]}: {kind} = {node.target}({', '.join(parts)})")
     results = [f"{number[n]} {list(n.meta['val'].stride())}" for n in cluster.outputs]
     return "\n".join([*lines, f"return {', '.join(results)}"])
-
-
-def cluster_symbols(cluster: XlaCluster) -> set[Any]:
-    """Return the shape symbols that lowering the cluster will read."""
-    found: set[Any] = set()
-    for node in [*cluster.nodes, *cluster.inputs]:
-        for source in [node, *node.all_input_nodes]:
-            vals = source.meta.get("val")
-            for val in vals if isinstance(vals, tuple | list) else [vals]:
-                sizes = [*val.shape, *val.stride()] if isinstance(val, torch.Tensor) else [val]
-                for size in sizes:
-                    found |= symbols_of(size)
-    return found
 
 
 def key_of(

@@ -88,9 +88,8 @@ def _checked(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
         kind = str if default is None else type(default)
         wrong_type = not (isinstance(value, kind) or (default is None and value is None))
         if wrong_type or (kind is int and isinstance(value, bool)):
-            raise ConfigError(
-                f"setting {name!r} in {origin} is {value!r}", hint=f"give a {kind.__name__}"
-            )
+            hint = f"give {'an' if kind is int else 'a'} {kind.__name__}"
+            raise ConfigError(f"setting {name!r} in {origin} is {value!r}", hint=hint)
         if meta["choices"] and value not in meta["choices"]:
             choices = ", ".join(map(repr, meta["choices"]))
             raise ConfigError(

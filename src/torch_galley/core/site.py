@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def parse_stack(stack_trace: str | None, module: str = "") -> Site | None:
     """
     sites: list[Site] = []
     lines = (stack_trace or "").splitlines()
-    for text, after in zip(lines, [*lines[1:], ""], strict=True):
+    for text, after in zip_longest(lines, lines[1:], fillvalue=""):
         if match := _FRAME.match(text):
             code = "" if _FRAME.match(after) else after.strip()
             sites.append(Site(match["file"], int(match["line"]), match["function"], module, code))

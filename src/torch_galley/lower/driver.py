@@ -19,6 +19,7 @@ from torch import fx
 
 from torch_galley.cluster.partition import XlaCluster
 from torch_galley.cluster.support import is_getitem
+from torch_galley.core.config import Config
 from torch_galley.core.errors import LoweringError
 from torch_galley.core.events import ClusterLowered, emit
 from torch_galley.core.site import Site, module_path, site_of
@@ -57,6 +58,7 @@ class Lowered:
 
     name: str
     cluster: XlaCluster
+    config: Config
     stage: jax.stages.Lowered
     arguments: tuple[Argument, ...]
     results: tuple[Argument, ...]
@@ -64,6 +66,11 @@ class Lowered:
     """If any, the executable has one result more: int64[len(checks), 2]; see ops.check."""
     sites: Mapping[str, Site | None]
     """Each node's place in the user's code, by node name."""
+
+    @property
+    def first_site(self) -> Site | None:
+        """The user's place of the first operation that has one, for errors of the whole."""
+        return next((site for site in self.sites.values() if site), None)
 
     def text(self) -> str:
         """Return the StableHLO."""
@@ -78,7 +85,7 @@ def lower(
     cluster: XlaCluster,
     arguments: Sequence[Argument],
     bindings: Bindings,
-    check_indices: bool = True,
+    config: Config,
 ) -> Lowered:
     """Lower a cluster for given input shapes.
 
@@ -86,7 +93,7 @@ def lower(
         cluster: what to lower.
         arguments: one per cluster input.
         bindings: values of the shape symbols that the cluster's nodes mention.
-        check_indices: whether the executable reports indices out of range.
+        config: settings; `check_indices` is read here.
 
     Raises:
         LoweringError: a lowering raised or gave another shape or dtype than recorded;
@@ -112,12 +119,19 @@ def lower(
         return _distinct(outputs, arrays)
 
     run.__name__ = cluster.name
-    with wide_types(), collecting(checks if check_indices else None):
+    with wide_types(), collecting(checks if config.check_indices else None):
         physical = [argument.physical for argument in arguments]
         stage = jax.jit(run, keep_unused=True).lower(*physical)
     sites = {node.name: site_of(node.meta) for node in cluster.nodes}
     lowered = Lowered(
-        cluster.name, cluster, stage, tuple(arguments), results, tuple(checks.entries), sites
+        cluster.name,
+        cluster,
+        config,
+        stage,
+        tuple(arguments),
+        results,
+        tuple(checks.entries),
+        sites,
     )
     emit(ClusterLowered(lowered, time.perf_counter() - started))
     return lowered

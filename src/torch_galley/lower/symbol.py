@@ -6,12 +6,13 @@ symbols from its inputs at each call, and everything else is arithmetic on the b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import sympy
 import torch
 
+from torch_galley.cluster.partition import XlaCluster
 from torch_galley.core.errors import RunError
 
 Bindings = Mapping[sympy.Symbol, Any]
@@ -46,6 +47,28 @@ def value_of(number: Any, bindings: Bindings) -> Any:
     value = expr.xreplace({s: sympy.sympify(bindings[s]) for s in expr.free_symbols})  # type: ignore[index]
     kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(number)]
     return kind(value)
+
+
+def mentions_symbols(recorded: Any) -> bool:
+    """Whether a recorded value, or a size or stride of it, is symbolic."""
+    return any(_symbols_of(recorded))
+
+
+def _symbols_of(recorded: Any) -> Iterator[sympy.Symbol]:
+    if isinstance(recorded, tuple | list):
+        for item in recorded:
+            yield from _symbols_of(item)
+    elif isinstance(recorded, torch.Tensor):
+        for size in (*recorded.shape, *recorded.stride()):
+            yield from symbols_of(size)
+    else:
+        yield from symbols_of(recorded)
+
+
+def cluster_symbols(cluster: XlaCluster) -> set[sympy.Symbol]:
+    """Return the shape symbols that lowering the cluster will read."""
+    nodes = {source for node in cluster.nodes for source in [node, *node.all_input_nodes]}
+    return {symbol for node in nodes for symbol in _symbols_of(node.meta.get("val"))}
 
 
 def bind(recorded: Any, actual: Any, bindings: dict[sympy.Symbol, Any]) -> None:

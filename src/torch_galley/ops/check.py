@@ -17,6 +17,11 @@ import jax
 import jax.numpy as jnp
 
 
+class OutOfRange(IndexError, RuntimeError):
+    """An index outside its dimension. Eager raises one class or the other, by operator and even
+    by shape (index_add: RuntimeError, or IndexError in one dimension); this is both."""
+
+
 @dataclass(frozen=True)
 class Check:
     """One thing that must hold for every element."""
@@ -72,16 +77,23 @@ def require(good: jax.Array, value: jax.Array, error: type[Exception], message: 
     checks.verdicts.append(jnp.stack([jnp.sum(bad, dtype=jnp.int64), shown]))
 
 
-def in_range(index: jax.Array, size: int, op: str, dim: int) -> jax.Array:
+def in_range(index: jax.Array, size: int, op: str, dim: int, negative: bool = True) -> jax.Array:
     """Return `index` with negative entries wrapped once, and require it within [-size, size).
 
     Example: an index of 9 into dimension 1 of size 5 raises
     "gather: index 9 is out of bounds for dimension 1 with size 5".
+
+    Args:
+        index: integers, any shape.
+        size: of the dimension that is indexed.
+        op: the operator's name, for the message.
+        dim: the dimension's number, for the message.
+        negative: False for an operator that takes no negative index (gather, scatter).
     """
     require(
-        (index >= -size) & (index < size),
+        (index >= (-size if negative else 0)) & (index < size),
         index,
-        IndexError,
+        OutOfRange,
         f"{op}: index {{value}} is out of bounds for dimension {dim} with size {size}",
     )
-    return jnp.where(index < 0, index + size, index)
+    return jnp.where(index < 0, index + size, index) if negative else index

@@ -32,9 +32,17 @@ def to_jax(tensor: torch.Tensor, layout: Layout | None) -> jax.Array:
         tensor = layout.pack(tensor)
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
+    elif 1 in tensor.shape:
+        # A dimension of size 1 may have any stride, from which jaxlib would infer another layout.
+        tensor = tensor.view(-1).view(tensor.shape)
     if tensor.device.type == "cpu":
         return _importer()(tensor)
     return jax.dlpack.from_dlpack(tensor)
+
+
+def is_view_of(array: jax.Array, tensor: torch.Tensor) -> bool:
+    """Whether an array shares a tensor's memory, rather than being a copy of it."""
+    return array.unsafe_buffer_pointer() == tensor.data_ptr()
 
 
 def to_torch(array: jax.Array, layout: Layout | None, shape: tuple[int, ...]) -> torch.Tensor:
@@ -59,7 +67,8 @@ def _low_level() -> tuple[Callable[[torch.Tensor], Any], Callable[[Any], torch.T
     move_in, move_out = _jax.dlpack_managed_tensor_to_buffer, _jax.buffer_to_dlpack_managed_tensor
 
     def bring(tensor: torch.Tensor) -> Any:
-        return move_in(torch.utils.dlpack.to_dlpack(tensor), device, None, None)
+        capsule = torch.utils.dlpack.to_dlpack(tensor)  # pyright: ignore[reportPrivateImportUsage]
+        return move_in(capsule, device, None, None)
 
     def take(array: Any) -> torch.Tensor:
         return torch_from_capsule(move_out(array, stream=None))

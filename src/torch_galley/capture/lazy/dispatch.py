@@ -80,6 +80,7 @@ def call(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
             f"{op} on an xla tensor in a forked process",
             hint="start the process with the 'spawn' method, or keep its tensors on the CPU",
         )
+    op, args = _with_numbers(op, args)
     with lock:
         special = SPECIAL.get(op)
         if special is not None:
@@ -95,6 +96,30 @@ def call(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
         except NoMetaKernel:
             pass
         return native.run(op, args, kwargs)
+
+
+def _with_numbers(op: OpOverload, args: tuple[Any, ...]) -> tuple[OpOverload, tuple[Any, ...]]:
+    """Give a number where the schema wants a tensor a form that the operator takes again.
+
+    torch wraps it in a tensor on the way to us and unwraps it at the door; the way back is open
+    to add and its kin only.
+    """
+    wanting = [
+        i
+        for i, (arg, argument) in enumerate(zip(args, op._schema.arguments, strict=False))
+        if isinstance(arg, int | float | complex) and str(argument.type) == "Tensor"
+    ]
+    if not wanting or torch._C._should_allow_numbers_as_tensors(op.overloadpacket.__name__):
+        return op, args
+    scalar = getattr(op.overloadpacket, "Scalar", None)
+    if wanting == [1] and scalar is not None and op._overloadname == "Tensor":
+        return scalar, args
+    default = {float: torch.get_default_dtype(), complex: torch.get_default_dtype().to_complex()}
+    numbers = list(args)
+    for i in wanting:
+        dtype = default.get(type(args[i]))
+        numbers[i] = torch.tensor(args[i], dtype=dtype, device="cpu")
+    return op, tuple(numbers)
 
 
 def _operand(arg: Any) -> Any:

@@ -1,5 +1,51 @@
 """The lowerings, a module a family. Importing this package fills ops.registry."""
 
-from torch_galley.ops.aten import elementwise
+from torch_galley.ops.aten import (
+    activation,
+    adaptive_pool,
+    attention,
+    cast,
+    compare,
+    conv,
+    create,
+    elementwise,
+    embedding,
+    fft,
+    index,
+    loss,
+    matmul,
+    norm,
+    pad,
+    pool,
+    reduce,
+    scatter,
+    shape,
+    sort,
+    special,
+    strided,
+)
 
-__all__ = ["elementwise"]
+__all__ = [
+    "activation",
+    "adaptive_pool",
+    "attention",
+    "cast",
+    "compare",
+    "conv",
+    "create",
+    "elementwise",
+    "embedding",
+    "fft",
+    "index",
+    "loss",
+    "matmul",
+    "norm",
+    "pad",
+    "pool",
+    "reduce",
+    "scatter",
+    "shape",
+    "sort",
+    "special",
+    "strided",
+]

@@ -2,27 +2,436 @@
 
 from __future__ import annotations
 
-import jax
+import math
+
 import jax.numpy as jnp
 import torch
+from jax import lax
 
+from torch_galley.ops.aten.cast import number
+from torch_galley.ops.check import require
 from torch_galley.ops.registry import lowers, rows
 
 aten = torch.ops.aten
+prims = torch.ops.prims
 
 rows(
     (aten.neg.default, jnp.negative),
-    (aten.relu.default, jax.nn.relu),
-    (aten.sin.default, jnp.sin),
+    (aten.abs.default, jnp.abs),
+    (aten.reciprocal.default, jnp.reciprocal),
+    (aten.sqrt.default, jnp.sqrt),
+    (aten.rsqrt.default, lax.rsqrt),
     (aten.exp.default, jnp.exp),
+    (aten.exp2.default, jnp.exp2),
+    (aten.expm1.default, jnp.expm1),
+    (aten.log.default, jnp.log),
+    (aten.log2.default, jnp.log2),
+    (aten.log10.default, jnp.log10),
+    (aten.log1p.default, jnp.log1p),
+    (aten.sin.default, jnp.sin),
+    (aten.cos.default, jnp.cos),
+    (aten.tan.default, jnp.tan),
+    (aten.asin.default, jnp.arcsin),
+    (aten.acos.default, jnp.arccos),
+    (aten.atan.default, jnp.arctan),
+    (aten.atan2.default, jnp.arctan2),
+    (aten.sinh.default, jnp.sinh),
+    (aten.cosh.default, jnp.cosh),
+    (aten.tanh.default, jnp.tanh),
+    (aten.asinh.default, jnp.arcsinh),
+    (aten.acosh.default, jnp.arccosh),
+    (aten.atanh.default, jnp.arctanh),
+    (aten.ceil.default, jnp.ceil),
+    (aten.floor.default, jnp.floor),
+    (aten.trunc.default, jnp.trunc),
+    (aten.hypot.default, jnp.hypot),
+    (aten.gcd.default, jnp.gcd),
+    (aten.lcm.default, jnp.lcm),
+    (aten._conj_physical.default, jnp.conj),
 )
+
+
+# Arithmetic
 
 
 @lowers(aten.add.Tensor)
 def add(self, other, *, alpha=1):
-    return self + (other if alpha == 1 else other * alpha)
+    return _sum(self, other, alpha)
 
 
-@lowers(aten.mul.Tensor)
+@lowers(aten.add.Scalar)
+def add_scalar(self, other, alpha=1):
+    return _sum(self, other, alpha)
+
+
+@lowers(aten.sub.Tensor)
+def sub(self, other, *, alpha=1):
+    return _difference(self, other, alpha)
+
+
+@lowers(aten.sub.Scalar)
+def sub_scalar(self, other, alpha=1):
+    return _difference(self, other, alpha)
+
+
+@lowers(aten.rsub.Tensor, promotes=True)
+def rsub(self, other, *, alpha=1):
+    return _difference(other, self, alpha)
+
+
+@lowers(aten.rsub.Scalar, promotes=True)
+def rsub_scalar(self, other, alpha=1):
+    return _difference(number(other, self), self, alpha)
+
+
+def _scaled(x, alpha):
+    return x if alpha == 1 else product(x, number(alpha, x))
+
+
+def _sum(self, other, alpha):
+    other = _scaled(number(other, self), alpha)
+    return self | other if self.dtype == jnp.bool_ else self + other
+
+
+def _difference(self, other, alpha):
+    return self - _scaled(number(other, self), alpha)
+
+
+@lowers(aten.mul.Tensor, aten.mul.Scalar)
 def mul(self, other):
-    return self * other
+    return product(self, number(other, self))
+
+
+def product(x, y):
+    """Multiply; see V2 in the note below.
+
+    Note [Integer products]. XLA takes the sign of an integer x*x for known (non-negative) and so
+    gets abs(x*x) and x*x < 0 wrong once it overflows (tensorflow#118178). A barrier behind the
+    product hides from it where the value comes from. Powers and reductions do the same.
+    """
+    return guarded(x & y if x.dtype == jnp.bool_ else x * y)
+
+
+def guarded(x):
+    """Hide the origin of a signed integer from XLA; see Note [Integer products]."""
+    return lax.optimization_barrier(x) if jnp.issubdtype(x.dtype, jnp.signedinteger) else x
+
+
+@lowers(aten.square.default)
+def square(self):
+    return product(self, self)
+
+
+@lowers(aten.div.Tensor, aten.div.Scalar)
+def div(self, other):
+    return self / number(other, self)
+
+
+@lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def div_mode(self, other, *, rounding_mode):
+    other = number(other, self)
+    if rounding_mode is None:
+        return self / other
+    return _floor_divide(self, other) if rounding_mode == "floor" else _trunc_divide(self, other)
+
+
+@lowers(aten.floor_divide.default, aten.floor_divide.Scalar, promotes=True)
+def floor_divide(self, other):
+    return _floor_divide(self, number(other, self))
+
+
+def _nonzero(divisor):
+    require(divisor != 0, divisor, RuntimeError, "ZeroDivisionError")
+
+
+def _is_float(x):
+    return jnp.issubdtype(x.dtype, jnp.floating)
+
+
+def _trunc_divide(x, y):
+    if _is_float(x):
+        return jnp.trunc(x / y)
+    x, y = jnp.broadcast_arrays(x, y)
+    _nonzero(y)
+    return lax.div(x, y)
+
+
+def _floor_divide(x, y):
+    x, y = jnp.broadcast_arrays(x, y)
+    rest = lax.rem(x, y)
+    crosses = (rest != 0) & ((rest < 0) != (y < 0))
+    if not _is_float(x):
+        _nonzero(y)
+        return lax.div(x, y) - crosses.astype(x.dtype)
+    # As Python and torch do: exact where x / y rounds up to a whole number.
+    quotient = (x - rest) / y - crosses.astype(x.dtype)
+    whole = jnp.floor(quotient)
+    whole += (quotient - whole > 0.5).astype(x.dtype)
+    whole = jnp.where(quotient == 0, jnp.copysign(jnp.zeros_like(x), x / y), whole)
+    return jnp.where(y == 0, x / y, whole)
+
+
+@lowers(aten.remainder.Tensor, aten.remainder.Scalar)
+def remainder(self, other):
+    return _remainder(self, number(other, self))
+
+
+@lowers(aten.remainder.Scalar_Tensor)
+def remainder_of_scalar(self, other):
+    return _remainder(number(self, other), other)
+
+
+def _remainder(x, y):
+    """The sign is the divisor's."""
+    x, y = jnp.broadcast_arrays(x, y)
+    if not _is_float(x):
+        _nonzero(y)
+    rest = lax.rem(x, y)
+    return jnp.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
+
+
+@lowers(aten.fmod.Tensor, aten.fmod.Scalar)
+def fmod(self, other):
+    """The sign is the dividend's."""
+    x, y = jnp.broadcast_arrays(self, number(other, self))
+    if not _is_float(x):
+        _nonzero(y)
+    return lax.rem(x, y)
+
+
+# Powers
+
+
+@lowers(aten.pow.Tensor_Scalar)
+def pow_scalar(self, exponent):
+    if jnp.issubdtype(self.dtype, jnp.integer):
+        return _integer_power(self, number(exponent, self))
+    if exponent == 0.5:
+        return jnp.sqrt(self)
+    if exponent == -0.5 and _is_float(self):
+        return lax.rsqrt(self)
+    if exponent in (-2, -1, 0, 1, 2, 3):
+        return lax.integer_pow(self, int(exponent))
+    return _power(self, number(exponent, self))
+
+
+@lowers(aten.pow.Tensor_Tensor)
+def pow_tensor(self, exponent):
+    return _power(self, exponent)
+
+
+@lowers(aten.pow.Scalar)
+def pow_of_scalar(self, exponent):
+    return _power(number(self, exponent), exponent)
+
+
+def _power(base, exponent):
+    base, exponent = jnp.broadcast_arrays(base, exponent)
+    if jnp.issubdtype(base.dtype, jnp.integer):
+        return _integer_power(base, exponent)
+    if base.dtype == jnp.bool_:
+        return base | ~exponent
+    if jnp.iscomplexobj(base):
+        return jnp.where(exponent == 0, 1, jnp.power(base, exponent))
+    return lax.pow(base, exponent)
+
+
+def _integer_power(base, exponent):
+    """Square and multiply, wrapping; a negative exponent gives 0 unless the base is 1 or -1."""
+    base, exponent = jnp.broadcast_arrays(base, exponent)
+
+    def step(state):
+        result, square, left = state
+        result = jnp.where(left & 1 == 1, result * square, result)
+        return result, square * square, left >> 1
+
+    start = (jnp.ones_like(base), base, jnp.maximum(exponent, 0))
+    result, _, _ = lax.while_loop(lambda state: jnp.any(state[2] > 0), step, start)
+    odd = exponent & 1 == 1
+    unit = jnp.where(base == -1, jnp.where(odd, base, -base), (base == 1).astype(base.dtype))
+    return guarded(jnp.where(exponent < 0, unit, result))
+
+
+# Rounding, signs, parts
+
+
+@lowers(aten.round.default)
+def round_(self):
+    return lax.round(self, lax.RoundingMethod.TO_NEAREST_EVEN) if _is_float(self) else self
+
+
+@lowers(aten.round.decimals)
+def round_decimals(self, *, decimals):
+    power = jnp.asarray(10.0 ** abs(decimals), self.dtype)
+    if decimals < 0:
+        return jnp.round(self / power) * power
+    return jnp.round(self * power) / power
+
+
+@lowers(aten.sign.default)
+def sign(self):
+    """The sign of NaN is 0, and that of -0.0 is 0.0."""
+    if self.dtype == jnp.bool_:
+        return self
+    return (self > 0).astype(self.dtype) - (self < 0).astype(self.dtype)
+
+
+@lowers(aten.copysign.Tensor, aten.copysign.Scalar)
+def copysign(self, other):
+    return jnp.copysign(self, number(other, self))
+
+
+@lowers(aten.angle.default)
+def angle(self):
+    if jnp.iscomplexobj(self):
+        return jnp.angle(self)
+    return jnp.where(jnp.isnan(self), self, jnp.where(self < 0, math.pi, 0.0))
+
+
+@lowers(aten.complex.default, promotes=False)
+def complex_(real, imag):
+    if real.dtype == jnp.float16:  # complex32 is no XLA type; the recorded dtype says so
+        real, imag = real.astype(jnp.float32), imag.astype(jnp.float32)
+    return lax.complex(*jnp.broadcast_arrays(real, imag))
+
+
+@lowers(aten.polar.default, promotes=False)
+def polar(abs, angle):
+    return lax.complex(*jnp.broadcast_arrays(abs * jnp.cos(angle), abs * jnp.sin(angle)))
+
+
+@lowers(aten.frexp.Tensor, promotes=False)
+def frexp(self):
+    wide = self.astype(jnp.float32) if self.dtype.itemsize == 2 else self
+    mantissa, exponent = jnp.frexp(wide)
+    odd = ~jnp.isfinite(self)
+    return jnp.where(odd, self, mantissa.astype(self.dtype)), jnp.where(odd, 0, exponent)
+
+
+@lowers(aten.nextafter.default, promotes=False)
+def nextafter(self, other):
+    return lax.nextafter(*jnp.broadcast_arrays(self, other))
+
+
+@lowers(aten.ldexp.Tensor)
+def ldexp(self, other):
+    return self * jnp.exp2(other)
+
+
+# Bits
+
+
+@lowers(aten.bitwise_not.default)
+def bitwise_not(self):
+    return ~self
+
+
+@lowers(aten.bitwise_and.Tensor, aten.bitwise_and.Scalar)
+def bitwise_and(self, other):
+    return self & number(other, self)
+
+
+@lowers(aten.bitwise_or.Tensor, aten.bitwise_or.Scalar)
+def bitwise_or(self, other):
+    return self | number(other, self)
+
+
+@lowers(aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar)
+def bitwise_xor(self, other):
+    return self ^ number(other, self)
+
+
+@lowers(aten.bitwise_and.Scalar_Tensor)
+def bitwise_and_of_scalar(self, other):
+    return number(self, other) & other
+
+
+@lowers(aten.bitwise_or.Scalar_Tensor)
+def bitwise_or_of_scalar(self, other):
+    return number(self, other) | other
+
+
+@lowers(aten.bitwise_xor.Scalar_Tensor)
+def bitwise_xor_of_scalar(self, other):
+    return number(self, other) ^ other
+
+
+@lowers(
+    aten.bitwise_left_shift.Tensor,
+    aten.bitwise_left_shift.Tensor_Scalar,
+    aten.__lshift__.Tensor,
+    aten.__lshift__.Scalar,
+)
+def left_shift(self, other):
+    if _is_float(self):
+        return self * jnp.exp2(number(other, self))
+    return _shift_left(self, number(other, self))
+
+
+@lowers(
+    aten.bitwise_right_shift.Tensor,
+    aten.bitwise_right_shift.Tensor_Scalar,
+    aten.__rshift__.Tensor,
+    aten.__rshift__.Scalar,
+)
+def right_shift(self, other):
+    if _is_float(self):
+        return self / jnp.exp2(number(other, self))
+    return _shift_right(self, number(other, self))
+
+
+@lowers(aten.bitwise_left_shift.Scalar_Tensor)
+def left_shift_of_scalar(self, other):
+    return _shift_left(number(self, other), other)
+
+
+@lowers(aten.bitwise_right_shift.Scalar_Tensor)
+def right_shift_of_scalar(self, other):
+    return _shift_right(number(self, other), other)
+
+
+def _shift_left(x, count):
+    """Zero for a count that is negative or beyond the width; XLA leaves that undefined."""
+    x, count = jnp.broadcast_arrays(x, count)
+    fits = (count >= 0) & (count < 8 * x.dtype.itemsize)
+    return jnp.where(fits, lax.shift_left(x, jnp.where(fits, count, 0)), 0)
+
+
+def _shift_right(x, count):
+    """The sign (zero if unsigned) for a count that is negative or beyond the width."""
+    x, count = jnp.broadcast_arrays(x, count)
+    signed = jnp.issubdtype(x.dtype, jnp.signedinteger)
+    last = 8 * x.dtype.itemsize - 1
+    fits = (count >= 0) & (count <= last)
+    shift = lax.shift_right_arithmetic if signed else lax.shift_right_logical
+    kept = shift(x, jnp.where(fits, count, jnp.asarray(last, x.dtype)))
+    return kept if signed else jnp.where(fits, kept, 0)
+
+
+# Choices
+
+
+@lowers(prims.where.default)
+def prims_where(pred, a, b):
+    return jnp.where(pred, a, b)
+
+
+@lowers(aten.clamp.default, aten.clamp.Tensor)
+def clamp(self, min=None, max=None):
+    """NaN stays, in the value and in the bounds; min > max gives max."""
+    if min is not None:
+        self = jnp.maximum(self, number(min, self))
+    return self if max is None else jnp.minimum(self, number(max, self))
+
+
+@lowers(aten.hardtanh.default)
+def hardtanh(self, min_val=-1, max_val=1):
+    return clamp(self, min_val, max_val)
+
+
+rows(
+    (aten.maximum.default, jnp.maximum),
+    (aten.minimum.default, jnp.minimum),
+    (aten.fmax.default, jnp.fmax),
+    (aten.fmin.default, jnp.fmin),
+)

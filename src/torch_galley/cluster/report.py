@@ -1,0 +1,141 @@
+"""What a partition looks like: coverage, borders, and why each native operation is native.
+
+Two counts of a border are kept apart. The seed's ∂C is a set of *edges* from an operation inside
+to one outside, and its D(C) sums bytes per edge. What is paid at run time is per *tensor* and
+side: a tensor that leaves once and is read by three others crosses once, and one that enters
+crosses too. Results of the whole graph leave, but end at no operation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from torch_galley.cluster.partition import Clustered, XlaCluster, effective, is_operation
+from torch_galley.core.site import site_of
+
+
+@dataclass(frozen=True)
+class Border:
+    """What crosses the border of one cluster."""
+
+    edges: int
+    """|∂C|: edges from an operation inside to an operation outside."""
+    edge_bytes: int
+    """D(C): bytes summed over those edges."""
+    tensors_in: int
+    bytes_in: int
+    tensors_out: int
+    bytes_out: int
+    parameter_bytes: int
+    """Of bytes_in, those of the graph's own inputs (parameters, user inputs)."""
+
+
+def border(cluster: XlaCluster) -> Border:
+    """Count what crosses a cluster's border. Symbolic sizes count as first seen."""
+    inside = set(cluster.nodes)
+    edges = [
+        node
+        for node in cluster.nodes
+        for user in node.users
+        if user not in inside and user.op != "output"
+    ]
+    graph_inputs = [node for node in cluster.inputs if node.op in ("placeholder", "get_attr")]
+    return Border(
+        len(edges),
+        _nbytes(edges),
+        len(cluster.inputs),
+        _nbytes(cluster.inputs),
+        len(cluster.outputs),
+        _nbytes(cluster.outputs),
+        _nbytes(graph_inputs),
+    )
+
+
+def _nbytes(nodes: Iterable[fx.Node]) -> int:
+    total = 0
+    for node in nodes:
+        val = node.meta.get("val")
+        if isinstance(val, torch.Tensor):
+            count = val.dtype.itemsize
+            for size in val.shape:
+                count *= size if isinstance(size, int) else (size.node.hint or 1)
+            total += count
+    return total
+
+
+def to_json(clustered: Clustered) -> dict[str, Any]:
+    """Return the partition as plain data: η, clusters with entry, exit and border, native nodes."""
+    return {
+        "role": clustered.captured.role,
+        "operations": clustered.operations,
+        "clustered_operations": clustered.clustered_operations,
+        "coverage": clustered.coverage,
+        "clusters": [
+            {
+                "name": cluster.name,
+                "operations": sum(map(is_operation, cluster.nodes)),
+                "effective_operations": sum(map(effective, cluster.nodes)),
+                "op_names": [node.name for node in cluster.nodes],
+                "entry_points": [node.name for node in cluster.entry],
+                "exit_points": [node.name for node in cluster.exit],
+                "border": vars(border(cluster)),
+            }
+            for cluster in clustered.clusters
+        ],
+        "native": [
+            {
+                "name": node.name,
+                "op": str(node.target),
+                "reason": reason.to_json(),
+                "site": str(site_of(node.meta) or ""),
+            }
+            for node, reason in clustered.native.items()
+        ],
+    }
+
+
+def text(clustered: Clustered) -> str:
+    """Return the partition as a page of text."""
+    lines = [
+        f"{clustered.captured.role} graph: {clustered.operations} operations, "
+        f"{len(clustered.clusters)} clusters, coverage η = {clustered.coverage:.1%}"
+    ]
+    for cluster in clustered.clusters:
+        crossing = border(cluster)
+        lines.append(
+            f"  {cluster.name}: {sum(map(is_operation, cluster.nodes))} operations; "
+            f"in {crossing.tensors_in} tensors {size(crossing.bytes_in)} "
+            f"(parameters and inputs {size(crossing.parameter_bytes)}), "
+            f"out {crossing.tensors_out} tensors {size(crossing.bytes_out)}; "
+            f"∂C {crossing.edges} edges, D(C) {size(crossing.edge_bytes)}"
+        )
+    for (op, reason), count in native_counts(clustered).items():
+        lines.append(f"  native: {count} x {op}: {reason}")
+    return "\n".join(lines)
+
+
+def native_counts(clustered: Clustered) -> Counter[tuple[str, str]]:
+    """Return how many native operations there are of each operator and reason."""
+    return Counter((str(node.target), str(reason)) for node, reason in clustered.native.items())
+
+
+def size(nbytes: float) -> str:
+    """Return a byte count for people.
+
+    Example:
+        >>> size(512), size(3 << 20)
+        ('512 B', '3.0 MiB')
+    """
+    if nbytes < 1024:
+        return f"{nbytes:.0f} B"
+    for unit in ("KiB", "MiB"):
+        nbytes /= 1024
+        if nbytes < 1024:
+            return f"{nbytes:.1f} {unit}"
+    return f"{nbytes / 1024:.1f} GiB"

@@ -1,0 +1,68 @@
+"""Conversion between dtypes as torch does it on x86, which is not how XLA does it.
+
+XLA saturates a float that is out of an integer's range and makes NaN zero. torch's CPU kernels use
+x86's conversion to a 32-bit integer (64-bit for int64 and uint8), which gives its minimum
+for whatever does not fit, and then drop the upper bits: 300. is 44 as int8.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from torch_galley.core.spec import XLA_DTYPE
+from torch_galley.ops.registry import lowers
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+_INTERMEDIATE = {
+    "int8": jnp.int32,
+    "int16": jnp.int32,
+    "int32": jnp.int32,
+    "int64": jnp.int64,
+    "uint8": jnp.int64,
+}
+
+
+def cast(x: jax.Array, dtype: torch.dtype) -> jax.Array:
+    """Return `x` as a torch dtype."""
+    name = XLA_DTYPE[dtype]
+    if x.dtype.name == name:
+        return x
+    if jnp.iscomplexobj(x) and not dtype.is_complex and dtype != torch.bool:
+        x = jnp.real(x)
+    if jnp.issubdtype(x.dtype, jnp.floating) and name in _INTERMEDIATE:
+        wide = _INTERMEDIATE[name]
+        low = float(jnp.iinfo(wide).min)
+        if x.dtype.itemsize < 4:  # a float16's range ends below 2**31
+            x = x.astype(jnp.float32)
+        fits = (x >= low) & (x < -low)
+        x = jnp.where(fits, x, low).astype(wide)
+    return x.astype(name)
+
+
+def number(value: Any, like: jax.Array) -> Any:
+    """Return a Python number as a constant of `like`'s dtype, wrapping as torch does (int8: 300
+    is 44); an array comes back as it is.
+    """
+    if isinstance(value, jax.Array):
+        return value
+    if jnp.issubdtype(like.dtype, jnp.integer) and isinstance(value, int):
+        bits = 8 * like.dtype.itemsize
+        value = np.array([value % 2**bits], np.uint64).astype(like.dtype)[0]
+    return jnp.asarray(value, like.dtype)
+
+
+@lowers(aten._to_copy.default, promotes=False)
+def _to_copy(self, *, dtype=None, **_rest):
+    return self if dtype is None else cast(self, dtype)
+
+
+@lowers(prims.convert_element_type.default, promotes=False)
+def _convert_element_type(a, dtype):
+    return cast(a, dtype)

@@ -1,0 +1,105 @@
+"""Look-up of rows by number, their gradient, and bags of rows."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from torch_galley.core.reasons import ArgumentForm, Reason
+from torch_galley.ops.check import require
+from torch_galley.ops.half import wide
+from torch_galley.ops.registry import lowers
+
+aten = torch.ops.aten
+
+_SUM, _MEAN, _MAX = 0, 1, 2
+
+
+def _rows(weight: jax.Array, indices: jax.Array) -> jax.Array:
+    good = (indices >= 0) & (indices < weight.shape[0])
+    require(good, indices, IndexError, "index out of range in self: {value}")
+    return weight.at[indices].get(mode="clip")
+
+
+def _dense_only(*args, sparse: bool = False, **kwargs) -> Reason | None:
+    sparse = args[4] if len(args) > 4 else sparse
+    return ArgumentForm("embedding", "its gradient is sparse") if sparse else None
+
+
+@lowers(aten.embedding.default, when=_dense_only)
+def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
+    return _rows(weight, indices)
+
+
+@lowers(aten.embedding_dense_backward.default)
+def embedding_dense_backward(
+    grad_output, indices, num_weights, padding_idx, scale_grad_by_freq
+):
+    flat = indices.ravel()
+    grad = wide(grad_output).reshape(flat.size, -1)
+    if padding_idx >= 0:  # past the end: dropped
+        flat = jnp.where(flat == padding_idx, num_weights, flat)
+    if scale_grad_by_freq:
+        count = jnp.zeros(num_weights, grad.dtype).at[flat].add(1, mode="drop")
+        grad = grad / count.at[flat].get(mode="clip")[:, None]
+    zeros = jnp.zeros((num_weights, grad_output.shape[-1]), grad.dtype)
+    return zeros.at[flat].add(grad, mode="drop").astype(grad_output.dtype)
+
+
+def _bag_form(weight, indices, offsets, *rest, **kwargs) -> Reason | None:
+    if weight.stride(1) != 1:
+        return ArgumentForm("embedding_bag", "rows of the weight are not contiguous")
+    return None
+
+
+@lowers(
+    aten._embedding_bag.default, aten._embedding_bag_forward_only.default, when=_bag_form
+)
+def embedding_bag(
+    weight,
+    indices,
+    offsets,
+    scale_grad_by_freq=False,
+    mode=0,
+    sparse=False,
+    per_sample_weights=None,
+    include_last_offset=False,
+    padding_idx=-1,
+):
+    bags = offsets.shape[0] - include_last_offset
+    starts = offsets[:bags]
+    count = indices.shape[0]
+    # The last offset at or before a position: positions of an empty bag are none.
+    bag = jnp.searchsorted(starts, jnp.arange(count, dtype=starts.dtype), side="right") - 1
+    kept = indices != padding_idx if padding_idx >= 0 else jnp.ones(count, bool)
+    target = jnp.where(kept, bag, bags)  # past the end: dropped
+    rows = wide(_rows(weight, indices))
+    sizes = jnp.zeros(bags, starts.dtype).at[target].add(1, mode="drop")
+    aux = jnp.zeros(bags, starts.dtype)
+    if mode == _MAX:
+        out, aux = _greatest(rows, indices, target, bags)
+        aux = aux.astype(starts.dtype)
+    else:
+        if per_sample_weights is not None:
+            rows = rows * wide(per_sample_weights)[:, None]
+        out = jnp.zeros((bags, weight.shape[1]), rows.dtype).at[target].add(rows, mode="drop")
+        if mode == _MEAN:
+            out = out / jnp.maximum(sizes, 1)[:, None].astype(out.dtype)
+    # Eager's fast path does not keep the bag of each position, and its gradient knows.
+    fast = mode == _SUM and weight.dtype.name in ("float32", "float16") and padding_idx < 0
+    bag = jnp.zeros(0, starts.dtype) if fast else bag.astype(starts.dtype)
+    return out.astype(weight.dtype), bag, sizes, aux
+
+
+def _greatest(rows, indices, target, bags):
+    """Return each bag's column-wise maximum (0 for an empty one) and the row it came from."""
+    lowest = jnp.full((bags, rows.shape[1]), -jnp.inf, rows.dtype)
+    out = lowest.at[target].max(rows, mode="drop")
+    mine = rows == out.at[target].get(mode="clip")
+    count = rows.shape[0]
+    position = jnp.where(mine, jnp.arange(count)[:, None], count)
+    first = jnp.full(out.shape, count, position.dtype).at[target].min(position, mode="drop")
+    found = first < count
+    source = indices.at[first].get(mode="clip") if count else first
+    return jnp.where(found, out, 0), jnp.where(found, source, -1)

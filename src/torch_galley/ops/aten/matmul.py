@@ -1,0 +1,94 @@
+"""Matrix products: float32 at full precision, half types accumulated in float32."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax import lax
+
+from torch_galley.core.spec import XLA_DTYPE
+from torch_galley.ops.half import wide, wide_dtype
+from torch_galley.ops.registry import lowers, rows
+
+aten = torch.ops.aten
+
+
+def product(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Return the matrix product in the accumulation dtype, not yet rounded to the inputs' dtype."""
+    return jnp.matmul(
+        a, b, precision=lax.Precision.HIGHEST, preferred_element_type=wide_dtype(a.dtype)
+    )
+
+
+def _exact(a: jax.Array, b: jax.Array) -> jax.Array:
+    return product(a, b).astype(a.dtype)
+
+
+def _scaled_sum(self, value, beta, alpha):
+    """Return beta * self + alpha * value, rounded once. A beta of 0 ignores NaN and inf in self."""
+    dtype = self.dtype
+    if dtype.name.startswith(("int", "uint")):
+        beta, alpha = int(beta), int(alpha)
+    if alpha != 1:
+        value = value * jnp.asarray(alpha, value.dtype)
+    if beta != 0:
+        self = wide(self)
+        value = value + (self if beta == 1 else self * jnp.asarray(beta, self.dtype))
+    shape = jnp.broadcast_shapes(self.shape, value.shape)
+    return jnp.broadcast_to(value, shape).astype(dtype)
+
+
+rows(
+    (aten.mm.default, _exact),
+    (aten.bmm.default, _exact),
+    (aten.mv.default, _exact),
+    (aten.dot.default, _exact),
+)
+
+
+@lowers(aten.vdot.default)
+def vdot(self, other):
+    return _exact(jnp.conj(self), other)
+
+
+@lowers(aten.mm.dtype)
+def mm_dtype(self, mat2, out_dtype):
+    return product(self, mat2).astype(XLA_DTYPE[out_dtype])
+
+
+@lowers(aten.bmm.dtype)
+def bmm_dtype(self, mat2, out_dtype):
+    return product(self, mat2).astype(XLA_DTYPE[out_dtype])
+
+
+@lowers(aten.addmm.default)
+def addmm(self, mat1, mat2, *, beta=1, alpha=1):
+    return _scaled_sum(self, product(mat1, mat2), beta, alpha)
+
+
+@lowers(aten.baddbmm.default)
+def baddbmm(self, batch1, batch2, *, beta=1, alpha=1):
+    return _scaled_sum(self, product(batch1, batch2), beta, alpha)
+
+
+@lowers(aten.addmv.default)
+def addmv(self, mat, vec, *, beta=1, alpha=1):
+    return _scaled_sum(self, product(mat, vec), beta, alpha)
+
+
+@lowers(aten.addbmm.default)
+def addbmm(self, batch1, batch2, *, beta=1, alpha=1):
+    value = lax.dot_general(
+        batch1,
+        batch2,
+        (((0, 2), (0, 1)), ((), ())),
+        precision=lax.Precision.HIGHEST,
+        preferred_element_type=wide_dtype(batch1.dtype),
+    )
+    return _scaled_sum(self, value, beta, alpha)
+
+
+@lowers(aten._int_mm.default)
+def int_mm(self, mat2):
+    return jnp.matmul(self, mat2, preferred_element_type=jnp.int32)

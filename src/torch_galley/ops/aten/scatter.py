@@ -1,0 +1,294 @@
+"""Writing at indices. Repeated indices: the last write wins, as on torch's CPU; sums add up."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import torch
+from jax import lax
+
+from torch_galley.core import reasons
+from torch_galley.ops.aten.create import constant
+from torch_galley.ops.aten.index import Place, is_mask, no_masks
+from torch_galley.ops.aten.shape import axis_of
+from torch_galley.ops.check import OutOfRange, in_range, require
+from torch_galley.ops.registry import lowers
+
+aten = torch.ops.aten
+
+_HALF = ("float16", "bfloat16")
+_MODES = {
+    "sum": "add",
+    "add": "add",
+    "prod": "multiply",
+    "multiply": "multiply",
+    "amax": "max",
+    "amin": "min",
+}
+"""torch's names of reductions, old and new, and jax's."""
+_OF_BOOL = {"add": "max", "multiply": "min"}
+
+
+def _reduce_at(operand, key, source, mode, include_self=True):
+    """Reduce `source` into `operand` at `key`; without `include_self`, only where written."""
+    if mode == "mean":
+        return _mean_at(operand, key, source, include_self)
+    method = _MODES[mode]
+    if operand.dtype == bool:
+        method = _OF_BOOL.get(method, method)
+    if not include_self:
+        neutral = _neutral(method, operand.dtype)
+        operand = operand.at[key].set(jnp.broadcast_to(neutral, source.shape), mode="drop")
+    return _wide(lambda x, s: getattr(x.at[key], method)(s, mode="drop"), operand, source)
+
+
+def _wide(write, operand, source):
+    """Accumulate half-precision numbers in float32 and round once."""
+    dtype = operand.dtype
+    if dtype.name in _HALF:
+        operand, source = operand.astype("float32"), source.astype("float32")
+    return write(operand, source.astype(operand.dtype)).astype(dtype)
+
+
+def _mean_at(operand, key, source, include_self):
+    start = jnp.ones if include_self else jnp.zeros
+    count = start(operand.shape, "int64").at[key].add(1, mode="drop")
+    count = jnp.maximum(count, 1)
+
+    def write(x, s):
+        total = _reduce_at(x, key, s, "sum", include_self)
+        if jnp.issubdtype(x.dtype, jnp.inexact):
+            return total / count.astype(x.dtype)
+        return jnp.floor_divide(total, count.astype(x.dtype))
+
+    return _wide(write, operand, source)
+
+
+def _neutral(method, dtype):
+    if method == "add":
+        return jnp.zeros((), dtype)
+    if method == "multiply":
+        return jnp.ones((), dtype)
+    low = method == "max"
+    if dtype == bool:
+        return jnp.asarray(not low)
+    if jnp.issubdtype(dtype, jnp.floating):
+        return jnp.asarray(-jnp.inf if low else jnp.inf, dtype)
+    limits = jnp.iinfo(dtype)
+    return jnp.asarray(limits.min if low else limits.max, dtype)
+
+
+# scatter: self[i][index[i][j]] = src[i][j] for dim=1
+
+
+def _scatter(op, self, dim, index, write):
+    """Apply `write(operand, key, extent)`, `extent` being the part of src that index covers."""
+    shape, self = self.shape, jnp.atleast_1d(self)
+    index = jnp.atleast_1d(index)
+    axis = axis_of(dim, self.ndim)
+    if index.size == 0:
+        return jnp.reshape(self, shape)
+    index = in_range(index, self.shape[axis], op, axis, negative=False)
+    key = tuple(
+        index if d == axis else lax.broadcasted_iota(index.dtype, index.shape, d)
+        for d in range(self.ndim)
+    )
+    extent = tuple(slice(0, length) for length in index.shape)
+    return jnp.reshape(write(self, key, extent), shape)
+
+
+@lowers(aten.scatter.src)
+def scatter_src(self, dim, index, src):
+    def write(x, key, extent):
+        return x.at[key].set(jnp.atleast_1d(src)[extent].astype(x.dtype), mode="drop")
+
+    return _scatter("scatter", self, dim, index, write)
+
+
+@lowers(aten.scatter.value)
+def scatter_value(self, dim, index, value):
+    def write(x, key, extent):
+        return x.at[key].set(constant(value, x.dtype), mode="drop")
+
+    return _scatter("scatter", self, dim, index, write)
+
+
+@lowers(aten.scatter.reduce)
+def scatter_old_reduce(self, dim, index, src, *, reduce):
+    return scatter_reduce(self, dim, index, src, reduce)
+
+
+@lowers(aten.scatter.value_reduce)
+def scatter_value_reduce(self, dim, index, value, *, reduce):
+    source = jnp.broadcast_to(constant(value, self.dtype), index.shape)
+    return scatter_reduce(self, dim, index, source, reduce)
+
+
+@lowers(aten.scatter_add.default)
+def scatter_add(self, dim, index, src):
+    return _scatter_reduce("scatter_add", self, dim, index, src, "sum")
+
+
+@lowers(aten.scatter_reduce.two)
+def scatter_reduce(self, dim, index, src, reduce, *, include_self=True):
+    return _scatter_reduce("scatter_reduce", self, dim, index, src, reduce, include_self)
+
+
+def _scatter_reduce(op, self, dim, index, src, reduce, include_self=True):
+    def write(x, key, extent):
+        return _reduce_at(x, key, jnp.atleast_1d(src)[extent], reduce, include_self)
+
+    return _scatter(op, self, dim, index, write)
+
+
+# index_*: whole slices, at the entries of a 1-d index
+
+
+def _slices(op, self, dim, index, source, write, negative=False):
+    """Apply `write(operand, key, source)` with 0-dim tensors seen as 1-d ones."""
+    shape, self = self.shape, jnp.atleast_1d(self)
+    axis = axis_of(dim, self.ndim)
+    index = in_range(jnp.ravel(index), self.shape[axis], op, axis, negative)
+    slab = (*self.shape[:axis], index.size, *self.shape[axis + 1 :])
+    if 0 in slab:
+        return jnp.reshape(self, shape)
+    # A single slice may come without its dimension; a number stands for all.
+    source = (
+        jnp.reshape(source, slab)
+        if source.size > 1
+        else jnp.broadcast_to(jnp.reshape(source, ()), slab)
+    )
+    key = (*[slice(None)] * axis, index)
+    return jnp.reshape(write(self, key, source), shape)
+
+
+@lowers(aten.index_add.default)
+def index_add(self, dim, index, source, *, alpha=1):
+    if alpha != 1:
+        source = source * constant(alpha, source.dtype)
+
+    def write(x, key, s):
+        return _reduce_at(x, key, s, "sum")
+
+    return _slices("index_add", self, dim, index, source, write)
+
+
+@lowers(aten.index_reduce.default)
+def index_reduce(self, dim, index, source, reduce, *, include_self=True):
+    def write(x, key, s):
+        return _reduce_at(x, key, s, reduce, include_self)
+
+    return _slices("index_reduce", self, dim, index, source, write)
+
+
+def _set(x, key, source):
+    return x.at[key].set(source.astype(x.dtype), mode="drop")
+
+
+@lowers(aten.index_copy.default)
+def index_copy(self, dim, index, source):
+    return _slices("index_copy", self, dim, index, source, _set)
+
+
+@lowers(aten.index_fill.int_Scalar)
+def index_fill(self, dim, index, value):
+    source = constant(value, self.dtype)
+    return _slices("index_fill", self, dim, index, source, _set, negative=True)
+
+
+@lowers(aten.index_fill.int_Tensor)
+def index_fill_tensor(self, dim, index, value):
+    return _slices("index_fill", self, dim, index, value, _set, negative=True)
+
+
+@lowers(aten.put.default)
+def put(self, index, source, accumulate=False):
+    if index.size == 0:
+        return self
+    flat, source = jnp.ravel(self), jnp.ravel(source)
+    key = in_range(jnp.ravel(index), self.size, "put", 0)
+    flat = _reduce_at(flat, key, source, "sum") if accumulate else _set(flat, key, source)
+    return jnp.reshape(flat, self.shape)
+
+
+# index_put: with tensors of indices, or with one mask
+
+
+def _index_put_when(self, indices, values, accumulate=False):
+    op = "aten.index_put.default"
+    if sum(map(is_mask, indices)) == 0:
+        return None
+    if len([entry for entry in indices if entry is not None]) > 1:
+        return no_masks(op, indices)
+    if any(isinstance(size, torch.SymInt) for size in values.shape):
+        return reasons.DataDependentShape(op)
+    return None
+
+
+@lowers(aten.index_put.default, when=_index_put_when)
+def index_put(self, indices, values, accumulate=False):
+    values = values.astype(self.dtype)
+    if all(entry is None for entry in indices):
+        values = jnp.broadcast_to(values, self.shape)
+        return self + values if accumulate else values
+    before = next(d for d, entry in enumerate(indices) if entry is not None)
+    first = indices[before]
+    assert first is not None
+    if first.dtype in (jnp.bool_, jnp.uint8):
+        return _mask_put(self, before, first != 0, values, accumulate)
+    place = Place("index_put", self, indices)
+    if 0 in place.shape:
+        return self
+    values = jnp.reshape(jnp.broadcast_to(values, place.shape), place.indexed_shape)
+    if accumulate:
+        return _reduce_at(self, place.key, values, "sum")
+    return self.at[place.key].set(values, mode="drop")
+
+
+def _mask_put(self, before, mask, values, accumulate):
+    """Write at a mask over dimensions [before, before + mask.ndim): a choice, no scatter."""
+    behind = self.ndim - before - mask.ndim
+    selected = values.shape[-behind - 1] if values.ndim > behind else 1
+    if selected == 1:
+        lead = values.shape[: -behind - 1] if values.ndim > behind else ()
+        trail = values.shape[values.ndim - behind :] if values.ndim > behind else values.shape
+        values = jnp.reshape(values, (*lead, *[1] * mask.ndim, *trail))
+    else:
+        # As many values as the mask has True elements, in order: the n-th goes to the n-th.
+        count = jnp.sum(mask, dtype="int64")
+        message = f"index_put: {selected} values for a mask that selects {{value}}"
+        require(count == selected, count, OutOfRange, message)
+        order = jnp.reshape(jnp.cumsum(jnp.ravel(mask), dtype="int64") - 1, mask.shape)
+        values = jnp.take(values, order, axis=values.ndim - behind - 1, mode="clip")
+    mask = jnp.reshape(mask, (*mask.shape, *[1] * behind))
+    written = _plus(self, values) if accumulate else values
+    return jnp.where(mask, written, self)
+
+
+def _plus(self, values):
+    return self | values if self.dtype == bool else self + values
+
+
+@lowers(aten.masked_scatter.default)
+def masked_scatter(self, mask, source):
+    """The n-th True element, in row-major order, takes the n-th of source."""
+    shape = jnp.broadcast_shapes(self.shape, mask.shape)
+    self, mask = jnp.broadcast_to(self, shape), jnp.broadcast_to(mask, shape)
+    count = jnp.sum(mask, dtype="int64")
+    message = f"masked_scatter: {{value}} elements to write, and source has {source.size}"
+    require(count <= source.size, count, OutOfRange, message)
+    if source.size == 0 or self.size == 0:
+        return self
+    order = jnp.reshape(jnp.cumsum(jnp.ravel(mask), dtype="int64") - 1, shape)
+    return jnp.where(mask, jnp.take(jnp.ravel(source), order, mode="clip").astype(self.dtype), self)
+
+
+@lowers(aten.masked_scatter_backward.default)
+def masked_scatter_backward(grad_output, mask, sizes):
+    """The inverse: gather the True elements to the front, zeros behind them."""
+    size = 1
+    for length in sizes:
+        size *= length
+    mask = jnp.ravel(jnp.broadcast_to(mask, grad_output.shape))
+    target = jnp.where(mask, jnp.cumsum(mask, dtype="int64") - 1, size)
+    front = jnp.zeros(size, grad_output.dtype).at[target].set(jnp.ravel(grad_output), mode="drop")
+    return jnp.reshape(front, sizes)

@@ -1,0 +1,43 @@
+"""What all tests share: every cluster goes to XLA, and no test inherits another's captures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import torch_galley
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Force clusters of one operation, and forget captures: past eight recompiles Dynamo would
+    run eagerly without a word, and eager would be tested against eager."""
+    monkeypatch.setenv("GALLEY_DECIDE", "size")
+    monkeypatch.setenv("GALLEY_MIN_CLUSTER_SIZE", "1")
+    monkeypatch.setenv("GALLEY_STRICT", "1")
+    torch_galley.reset_metrics()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def galley() -> Callable[..., Any]:
+    """torch.compile with our backend."""
+    return lambda function, **kwargs: torch.compile(function, backend="galley", **kwargs)
+
+
+@pytest.fixture
+def same() -> Callable[..., None]:
+    """Assert that a function compiled by us equals eager, and that XLA did the work."""
+
+    def check(function: Callable[..., Any], *args: Any, **tolerance: float) -> None:
+        wanted = function(*args)
+        before = torch_galley.metrics()["executions"]
+        given = torch.compile(function, backend="galley", fullgraph=True)(*args)
+        assert torch_galley.metrics()["executions"] > before, "no cluster was executed"
+        torch.testing.assert_close(given, wanted, equal_nan=True, **tolerance)
+
+    return check

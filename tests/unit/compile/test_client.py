@@ -1,0 +1,41 @@
+"""XLA behind its seam: known crashes are avoided, errors become ours."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+import torch
+
+from torch_galley.compile.client import compiler_options, has_device, xla_errors
+from torch_galley.core.errors import CompileError, RunError
+from torch_galley.core.site import Site
+
+
+def test_rank_seven_does_not_crash(same):
+    a = torch.ones(3, 1, 2, 2, 8, 8, 8)
+    same(lambda a, b: (a * b).sum(3), a, torch.full_like(a, 2.0))
+
+
+def test_the_crash_option_is_paid_for_only_where_it_is_needed():
+    assert compiler_options("tensor<1x2x3x4x5x6xf32>") == {}
+    assert compiler_options("tensor<1x2x3x4x5x6x7xf32>") != {}
+
+
+def test_xla_errors_become_ours_with_the_users_place():
+    with (
+        pytest.raises(RunError, match="xla_0 failed: RESOURCE_EXHAUSTED: Out of memory") as caught,
+        xla_errors(RunError, "xla_0 failed", Site("model.py", 3)),
+    ):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\nmore")
+    assert "model.py:3" in str(caught.value)
+    assert "smaller batch" in str(caught.value)
+
+
+def test_a_compile_that_fails_is_ours():
+    with pytest.raises(CompileError, match="INTERNAL: no"), xla_errors(CompileError, "compiling"):
+        raise jax.errors.JaxRuntimeError("INTERNAL: no")
+
+
+def test_devices():
+    assert has_device(torch.device("cpu"))
+    assert not has_device(torch.device("meta"))
