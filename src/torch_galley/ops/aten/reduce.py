@@ -128,7 +128,9 @@ def _norm(self, ord, dim, keepdim, dtype):
     name = jnp.real(x).dtype
     x = jnp.abs(_wide(x))
     axes = _axes(x, dim)
-    if ord == math.inf:
+    if ord != 0 and all(x.shape[a] == 1 for a in axes):  # no square that could overflow
+        result = x if keepdim else jnp.squeeze(x, axes)
+    elif ord == math.inf:
         result = jnp.max(x, axes, keepdims=keepdim, initial=0)
     elif ord == -math.inf:
         result = jnp.min(x, axes, keepdims=keepdim)
@@ -137,8 +139,7 @@ def _norm(self, ord, dim, keepdim, dtype):
     elif ord == 1:
         result = jnp.sum(x, axes, keepdims=keepdim)
     elif ord == 2:
-        # The barrier keeps XLA from turning sqrt(x * x) into abs(x); see lower.guard.
-        result = jnp.sqrt(lax.optimization_barrier(jnp.sum(x * x, axes, keepdims=keepdim)))
+        result = jnp.sqrt(jnp.sum(x * x, axes, keepdims=keepdim))
     else:
         result = jnp.sum(x**ord, axes, keepdims=keepdim) ** (1.0 / ord)
     return result.astype(name)
