@@ -157,11 +157,7 @@ def _has_effect(node: fx.Node) -> bool:
     if schema is None:
         return True
     writes = any(arg.alias_info is not None and arg.alias_info.is_write for arg in schema.arguments)
-    return (
-        writes
-        or draws(target)
-        or not schema.returns
-    )
+    return writes or draws(target) or not schema.returns
 
 
 def _emit(

@@ -236,6 +236,9 @@ def install() -> list[torch.library.Library]:
     for op in [*_structured(), *_WHOLE, *SPECIAL]:
         if op is not aten._copy_from.default and op is not aten._local_scalar_dense.default:
             own.impl(op, functools.partial(call, op), "PrivateUse1")
+    for key in ("Conjugate", "Negative"):
+        # torch resolves such a tensor by copying it: without this, by calling itself for ever.
+        own.impl("_copy_from", torch.library.fallthrough_kernel, key)
     autocast = torch.library.Library("_", "IMPL")
     autocast.fallback(_no_autocast, "AutocastPrivateUse1")
     return [everything, own, autocast]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 import threading
 import time
 from collections import OrderedDict
@@ -58,21 +60,35 @@ def flush(cause: str) -> None:
         started = time.perf_counter()
         try:
             program = Program.reaching(wanted)
-            results = _execute(program)
-        except Exception as error:
-            # Each of them would fail again at every later flush, far from its cause.
-            for value in wanted:
-                value.error, value.step = error, None
+            _store(program, _execute(program, current()))
+        except Exception:
+            _salvage(wanted)
             raise
-        for value, tensor in zip(program.outputs, results, strict=True):
-            value.tensor, value.step = tensor, None
         emit(Flushed(cause, len(program.steps), _site(), time.perf_counter() - started))
 
 
-def _execute(program: Program) -> Sequence[torch.Tensor]:
+def _store(program: Program, results: Sequence[torch.Tensor]) -> None:
+    for value, tensor in zip(program.outputs, results, strict=True):
+        value.tensor, value.step = tensor, None
+
+
+def _salvage(wanted: Sequence[Value]) -> None:
+    """Compute natively, one by one, what the failure of another value has nothing to do with.
+
+    What fails again is marked as lost: it would fail at every later flush, far from its cause.
+    """
+    natively = dataclasses.replace(current(), min_cluster_size=sys.maxsize)
+    for value in wanted:
+        try:
+            program = Program.reaching([value])
+            _store(program, _execute(program, natively))
+        except Exception as error:
+            value.error, value.step = error, None
+
+
+def _execute(program: Program, config: Config) -> Sequence[torch.Tensor]:
     # The user's modes (a default device, inference mode) are not for what we do inside.
     with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.no_grad():
-        config = current()
         key = (config, program.key())
         plan = _plans.get(key)
         if plan is None:
@@ -116,10 +132,7 @@ def on_cpu(tensor: torch.Tensor, cause: str = "read") -> torch.Tensor:
 
 
 def _ready(value: Value) -> torch.Tensor:
-    if value.error is not None:
-        raise CaptureError(
-            f"this value was lost when computing it failed: {value.error}"
-        ) from value.error
+    value.check()
     assert value.tensor is not None
     return value.tensor
 

@@ -43,7 +43,7 @@ def run(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         copies.append((arg, copy))
         return copy
 
-    with torch._C.DisableTorchFunction(), torch.no_grad():
+    with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.no_grad():
         ready = {
             name: tree_map(lambda a, w=name in written: host(a, w), arg)
             for name, arg in given.items()

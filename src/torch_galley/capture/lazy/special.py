@@ -66,7 +66,7 @@ def _copy_from(src: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False)
             return dst.copy_(on_cpu(src))
     shape = tuple(dst.shape)
     if src.device.type != "xla":
-        with torch._C.DisableTorchFunction(), torch.no_grad(), torch.inference_mode(False):
+        with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.no_grad():
             snapshot = torch.empty(shape, dtype=dst.dtype, device="cpu")
             snapshot.copy_(src)
         value = Value.ready(snapshot)

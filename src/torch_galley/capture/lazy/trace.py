@@ -18,6 +18,8 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
+from torch_galley.core.errors import CaptureError
+
 Frame = tuple[str, int, str]
 """File, line and function of a place in the user's code."""
 Kind = tuple[tuple[int, ...], torch.dtype]
@@ -94,6 +96,13 @@ class Value:
         """Whether it waits for a flush."""
         return self.tensor is None and self.error is None
 
+    def check(self) -> None:
+        """Raise if it was to be computed and could not be."""
+        if self.error is not None:
+            raise CaptureError(
+                f"a value was lost when computing it failed: {self.error}"
+            ) from self.error
+
 
 def record(op: OpOverload, *args: Any, kind: Kind, **kwargs: Any) -> Value:
     """Record an operation of one result whose shape and dtype are known; return the result.
@@ -137,8 +146,7 @@ class Program:
                 continue
             steps[step.number] = step
             for value in step.sources():
-                if value.error is not None:
-                    raise value.error
+                value.check()
                 if value.pending:
                     stack.append(value.step)
         ordered = [steps[number] for number in sorted(steps)]
