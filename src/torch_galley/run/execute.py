@@ -13,6 +13,7 @@ asynchronously. Three rules keep a later write of the caller from changing an ea
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,6 +80,7 @@ class Plan:
         return env, bindings
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
+        started = time.perf_counter()
         env, bindings = self.bind(inputs)
         inputs.clear()  # so that a step's dead inputs are really freed
         for step in self.steps:
@@ -90,7 +92,8 @@ class Plan:
             for item in self._result
         ]
         if self.clustered.clusters:
-            emit(ClustersExecuted(len(self.clustered.clusters)))
+            names = tuple(cluster.name for cluster in self.clustered.clusters)
+            emit(ClustersExecuted(len(names), names, time.perf_counter() - started))
         if self._natives:
             emit(NativeExecuted(self._natives))
         return result
