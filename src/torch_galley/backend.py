@@ -61,9 +61,10 @@ def device(index: int = 0) -> torch.device:
     """
     if index != 0:
         raise ConfigError(f"there is no xla:{index}", hint="the only device is xla:0")
-    import torch  # here, as below, so that `import torch_galley` stays light
+    # Here, as below, so that `import torch_galley` pays neither for torch nor for jax.
+    import torch
 
-    from torch_galley.capture.lazy.device import register
+    from torch_galley.capture.lazy.device import register  # it imports torch too
 
     register(_execute)
     return torch.device("xla", index)
@@ -72,14 +73,14 @@ def device(index: int = 0) -> torch.device:
 def sync() -> None:
     """Run everything that was recorded for the xla device and can still be read."""
     if "torch_galley.capture.lazy.device" in sys.modules:
-        from torch_galley.capture.lazy.flush import flush
+        from torch_galley.capture.lazy.flush import flush  # here: it imports torch
 
         flush("sync")
 
 
 def _execute(captured: Any) -> Any:
-    """The lazy device's executor; jax is imported at the first flush and no earlier."""
-    from torch_galley.pipeline import build
+    """The lazy device's executor."""
+    from torch_galley.pipeline import build  # here: jax is imported at the first flush, no earlier
 
     return build(captured)
 

@@ -28,8 +28,9 @@ def allowed(importer: str, imported: str) -> bool:
         return imported in ("", "cli")
     if importer == "":
         return imported not in ("cli", "studio")
-    if imported == "":  # the package's __init__ sees nearly all, so only who stands last may use it
-        return RANK[importer] >= RANK["tools"]
+    if imported == "":  # the package's __init__ sees nearly all, so only who stands last may use
+        # it, and compat, which is other names for the public surface
+        return importer == "compat" or RANK[importer] >= RANK["tools"]
     if importer == imported:
         return True
     if RANK[importer] == RANK[imported]:

@@ -32,6 +32,7 @@ def install() -> None:
         return
     if found is not None:
         raise ConfigError("torch_xla is imported already", hint="run the script with python")
+    # Here: these modules import torch, which only a script that is run needs.
     from torch_galley.compat import torch_xla, torch_xla_metrics, torch_xla_model
 
     core, debug = ModuleType("torch_xla.core"), ModuleType("torch_xla.debug")
