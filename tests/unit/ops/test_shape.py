@@ -45,11 +45,9 @@ def test_as_strided_of_a_view_addresses_the_memory_behind_it(galley):
     assert all(map(torch.equal, galley(f)(x), f(x)))
 
 
-@pytest.mark.parametrize(
-    ("size", "step"), [(4, 3), (2, 2), (2, 5), (1, 1), (0, 1), (20, 1), (22, 4)]
-)
-def test_unfold(same, size, step):
-    same(lambda x: x.unfold(1, size, step) + 1, ramp(2, 22, 3))
+def test_unfold(same):
+    forms = [(4, 3), (2, 2), (2, 5), (1, 1), (0, 1), (20, 1), (22, 4)]
+    same(lambda x: [x.unfold(1, size, step) + 1 for size, step in forms], ramp(2, 22, 3))
 
 
 @pytest.mark.parametrize("dim", [0, -1])
@@ -78,12 +76,14 @@ def test_writes_into_views(same):
 
 
 @pytest.mark.parametrize("shape", [(4, 6), (6, 4), (2, 3, 5)])
-@pytest.mark.parametrize("offset", [0, 2, -3, 9])
-def test_diagonals(same, shape, offset):
-    same(
-        lambda x: (x.diagonal(offset, -1, 0) + 0, x.tril(offset), x.triu(offset)),
-        ramp(*shape),
-    )
+def test_diagonals(same, shape):
+    def f(x):
+        made = []
+        for offset in (0, 2, -3, 9):
+            made += [x.diagonal(offset, -1, 0) + 0, x.tril(offset), x.triu(offset)]
+        return made
+
+    same(f, ramp(*shape))
 
 
 def test_zero_sizes(same):
@@ -95,7 +95,7 @@ def test_zero_sizes(same):
             x.roll(2) + 1,
             x.flip(0, 1) + 1,
             x.repeat(2, 0) + 1,
-            x.view(0, -1, 1) + 1,
+            x.view(-1, 3, 1) + 1,
             *[piece + 1 for piece in x.split(2)],
             F.pad(x, (1, 1, 2, 0), value=3),
             torch.diagonal(x) + 1,
@@ -120,21 +120,22 @@ def test_tensors_of_no_dimension(same):
     same(f, torch.tensor(3.0))
 
 
-@pytest.mark.parametrize("pad", [(-1, 2), (1, -2, -1, 3), (-2, -1, 0, 1)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int8, torch.bool, torch.complex64])
-def test_negative_padding_cuts(same, pad, dtype):
-    same(lambda x: F.pad(x, pad, value=1).clone(), ramp(4, 5).to(dtype))
+def test_negative_padding_cuts(same, dtype):
+    pads = [(-1, 2), (1, -2, -1, 3), (-2, -1, 0, 1)]
+    same(lambda x: [F.pad(x, pad, value=1).clone() for pad in pads], ramp(4, 5).to(dtype))
 
 
 @pytest.mark.parametrize("mode", ["reflect", "replicate"])
 def test_mirrored_padding_and_its_gradient(galley, mode):
     def f(x):
-        y = F.pad(x, (2, 1, 0, 3), mode=mode)
-        (y * torch.arange(float(y.numel())).reshape(y.shape)).sum().backward()
-        return y
+        return F.pad(x, (2, 1, 0, 3), mode=mode)
 
     ours, eager = (ramp(1, 2, 5, 4).requires_grad_() for _ in range(2))
-    assert torch.equal(galley(f)(ours), f(eager))
+    padded = galley(f)(ours), f(eager)
+    assert torch.equal(*padded)
+    for y in padded:
+        y.backward(ramp(*y.shape))
     assert torch.equal(ours.grad, eager.grad)
 
 

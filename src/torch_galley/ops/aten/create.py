@@ -88,6 +88,8 @@ def arange(start, end, step=1, *, dtype=None, **unused):
         start, end, step = int(start), int(end), int(step)
     whole = not _any_float(start, end, step)
     count = -(-(end - start) // step) if whole else math.ceil((end - start) / step)
+    if not (whole or dtype.is_floating_point):  # torch counts in floats and steps in integers
+        start, step, whole = int(start), int(step), True
     return _ramp(start, step, count, "int64" if whole else "float64").astype(XLA_DTYPE[dtype])
 
 
