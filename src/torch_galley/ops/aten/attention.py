@@ -55,9 +55,7 @@ def _repeated(x: jax.Array, heads: int) -> jax.Array:
 
 
 @lowers(aten._scaled_dot_product_flash_attention_for_cpu.default, when=_without_dropout)
-def attention(
-    query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None
-):
+def attention(query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None):
     heads = query.shape[1]
     key, value = _repeated(key, heads), _repeated(value, heads)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale

@@ -26,9 +26,7 @@ _MOST_TAPS = 64
 
 
 @lowers(aten.convolution.default)
-def convolution(
-    input, weight, bias, stride, padding, dilation, transposed, output_padding, groups
-):
+def convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
     rank = input.ndim - 2
     settings = [
         list(value) * rank if len(value) == 1 else list(value)
@@ -125,7 +123,9 @@ def _empty_sum(x, w, stride, padding, dilation, output_padding, transposed, grou
         x.shape[2:], w.shape[2:], stride, padding, dilation, output_padding, strict=True
     ):
         span = d * (k - 1)
-        sizes.append((n - 1) * s - 2 * p + span + o + 1 if transposed else (n + 2 * p - span - 1) // s + 1)
+        sizes.append(
+            (n - 1) * s - 2 * p + span + o + 1 if transposed else (n + 2 * p - span - 1) // s + 1
+        )
     channels = w.shape[1] * groups if transposed else w.shape[0]
     return jnp.zeros((x.shape[0], channels, *sizes), wide_dtype(x.dtype))
 

@@ -33,9 +33,7 @@ def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=
 
 
 @lowers(aten.embedding_dense_backward.default)
-def embedding_dense_backward(
-    grad_output, indices, num_weights, padding_idx, scale_grad_by_freq
-):
+def embedding_dense_backward(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq):
     flat = indices.ravel()
     grad = wide(grad_output).reshape(flat.size, -1)
     if padding_idx >= 0:  # past the end: dropped
@@ -53,9 +51,7 @@ def _bag_form(weight, indices, offsets, *rest, **kwargs) -> Reason | None:
     return None
 
 
-@lowers(
-    aten._embedding_bag.default, aten._embedding_bag_forward_only.default, when=_bag_form
-)
+@lowers(aten._embedding_bag.default, aten._embedding_bag_forward_only.default, when=_bag_form)
 def embedding_bag(
     weight,
     indices,

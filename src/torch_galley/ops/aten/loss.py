@@ -43,9 +43,7 @@ def nll_loss_forward(self, target, weight, reduction, ignore_index):
 
 
 @lowers(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
-def nll_loss_backward(
-    grad_output, self, target, weight, reduction, ignore_index, total_weight
-):
+def nll_loss_backward(grad_output, self, target, weight, reduction, ignore_index, total_weight):
     x, axis = wide(self), min(self.ndim - 1, 1)
     target, w = _target_weight(x, target, weight, ignore_index)
     grad = wide(grad_output)

@@ -87,9 +87,7 @@ def fused_rms_norm(input, normalized_shape, weight, eps):
     x = wide(input)
     if eps is None:
         eps = float(jnp.finfo(x.dtype).eps)
-    rstd = lax.optimization_barrier(
-        lax.rsqrt(jnp.square(x).mean(axes, keepdims=True) + eps)
-    )
+    rstd = lax.optimization_barrier(lax.rsqrt(jnp.square(x).mean(axes, keepdims=True) + eps))
     return _affine(x * rstd, weight, None).astype(input.dtype), rstd
 
 
@@ -164,9 +162,7 @@ def _functional(input, weight, bias, running_mean, running_var, momentum, eps):
 
 
 @lowers(aten._native_batch_norm_legit_functional.default)
-def batch_norm_functional(
-    input, weight, bias, running_mean, running_var, training, momentum, eps
-):
+def batch_norm_functional(input, weight, bias, running_mean, running_var, training, momentum, eps):
     if training:
         return _functional(input, weight, bias, running_mean, running_var, momentum, eps)
     out = _eval_norm(input, weight, bias, running_mean, running_var, eps)
@@ -189,9 +185,7 @@ def batch_norm_no_stats(input, weight, bias, training, momentum, eps):
 
 
 @lowers(aten._batch_norm_with_update_functional.default)
-def batch_norm_with_update(
-    input, weight, bias, running_mean, running_var, momentum, eps
-):
+def batch_norm_with_update(input, weight, bias, running_mean, running_var, momentum, eps):
     out, mean, rstd, new_mean, new_var = _functional(
         input, weight, bias, running_mean, running_var, momentum, eps
     )
@@ -274,9 +268,7 @@ def native_group_norm(input, weight, bias, N, C, HxW, group, eps):
 
 
 @lowers(aten.native_group_norm_backward.default)
-def native_group_norm_backward(
-    grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask
-):
+def native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask):
     shape, axes = _channel_shape(input), _channel_axes(input)
     mean, rstd = wide(mean).reshape(N, group, 1), wide(rstd).reshape(N, group, 1)
     normal = (wide(input).reshape(N, group, -1) - mean) * rstd

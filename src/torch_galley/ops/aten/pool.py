@@ -48,9 +48,7 @@ class _Windows:
         self.size = x.shape[-rank:]
         self.out = [
             _out_size(*row, ceil_mode)
-            for row in zip(
-                self.size, kernel, self.stride, self.padding, self.dilation, strict=True
-            )
+            for row in zip(self.size, kernel, self.stride, self.padding, self.dilation, strict=True)
         ]
 
     def pads(self) -> list[tuple[int, int]]:
@@ -157,9 +155,7 @@ def _flat_position(w: _Windows, tap: jax.Array) -> jax.Array:
 
 
 @lowers(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
-def max_pool_with_indices(
-    self, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False
-):
+def max_pool_with_indices(self, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False):
     rank = 2 if len(kernel_size) == 2 else len(kernel_size)
     return _max_pool(self, _each(kernel_size, rank), stride, padding, dilation, ceil_mode)
 
@@ -253,9 +249,7 @@ def avg_pool(
     divisor_override=None,
 ):
     kernel = list(kernel_size)
-    out = _average(
-        self, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override
-    )
+    out = _average(self, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override)
     return out.astype(self.dtype)
 
 

@@ -69,7 +69,7 @@ def _neutral(method, dtype):
     if method == "multiply":
         return jnp.ones((), dtype)
     low = method == "max"
-    if dtype == bool:
+    if dtype.name == "bool":
         return jnp.asarray(not low)
     if jnp.issubdtype(dtype, jnp.floating):
         return jnp.asarray(-jnp.inf if low else jnp.inf, dtype)

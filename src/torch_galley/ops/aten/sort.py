@@ -163,3 +163,14 @@ def _search(sequence, values, out_int32, right):
         steps = int(np.ceil(np.log2(size + 1)))
         low, _ = lax.fori_loop(0, steps, halve, (low, high))
     return low.astype(jnp.int32 if out_int32 else jnp.int64)
+
+
+@lowers(aten.isin.Tensor_Tensor, promotes=False)
+def isin(elements, test_elements, *, assume_unique=False, invert=False):
+    common = jnp.result_type(elements, test_elements)
+    elements, tests = elements.astype(common), test_elements.astype(common).ravel()
+    if not tests.size:
+        return jnp.full(elements.shape, invert)
+    tests = jnp.sort(tests)
+    place = jnp.minimum(_search(tests, elements, False, False), tests.size - 1)
+    return (tests[place] == elements) ^ invert

@@ -7,7 +7,7 @@ import jax.scipy.special as js
 import torch
 from jax import lax
 
-from torch_galley.ops.aten.cast import number
+from torch_galley.core.reasons import BetterNatively, Reason
 from torch_galley.ops.registry import lowers, rows
 
 aten = torch.ops.aten
@@ -33,19 +33,15 @@ def digamma(self):
     return jnp.where(self == 0, jnp.copysign(jnp.inf, -self), lax.digamma(self))
 
 
-@lowers(aten.polygamma.default)
+def _order_zero(n, self) -> Reason | None:
+    if n:
+        return BetterNatively("aten.polygamma", "XLA's zeta function is wrong below zero")
+    return None
+
+
+@lowers(aten.polygamma.default, when=_order_zero)
 def polygamma(n, self):
-    return digamma(self) if n == 0 else js.polygamma(n, self)
-
-
-@lowers(aten.special_zeta.default, aten.special_zeta.other_scalar)
-def zeta(self, other):
-    return lax.zeta(*jnp.broadcast_arrays(self, number(other, self)))
-
-
-@lowers(aten.special_zeta.self_scalar)
-def zeta_of_scalar(self, other):
-    return lax.zeta(*jnp.broadcast_arrays(number(self, other), other))
+    return digamma(self)
 
 
 @lowers(aten.igamma.default)
