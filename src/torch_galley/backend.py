@@ -1,4 +1,4 @@
-"""torch.compile's backend: "galley", and "openxla" where torch_xla is absent."""
+"""torch.compile's backend "galley" ("openxla" too where torch_xla is absent), and the device."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
-
-from torch import fx
+from typing import TYPE_CHECKING, Any
 
 from torch_galley.core.config import current
 from torch_galley.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import fx  # only here: `import torch_galley` leaves torch to those who use it
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
@@ -42,10 +44,44 @@ def galley(
     config = current(options)
     if mode is not None and mode not in _MODES:
         raise ConfigError(f"unknown mode {mode!r}", hint=f"one of {', '.join(_MODES)}")
+    # Here, so that `import torch_galley` pays for none of the stages.
     from torch_galley.capture.functional import capture
     from torch_galley.pipeline import build
 
     return capture(graph, example_inputs, config, build)
+
+
+def device(index: int = 0) -> torch.device:
+    """Return the lazy xla device, registering it with torch at the first call.
+
+    Example: `model.to(torch_galley.device())`
+
+    Raises:
+        ConfigError: an index other than 0, or torch_xla is imported.
+    """
+    if index != 0:
+        raise ConfigError(f"there is no xla:{index}", hint="the only device is xla:0")
+    import torch  # here, as below, so that `import torch_galley` stays light
+
+    from torch_galley.capture.lazy.device import register
+
+    register(_execute)
+    return torch.device("xla", index)
+
+
+def sync() -> None:
+    """Run everything that was recorded for the xla device and can still be read."""
+    if "torch_galley.capture.lazy.device" in sys.modules:
+        from torch_galley.capture.lazy.flush import flush
+
+        flush("sync")
+
+
+def _execute(captured: Any) -> Any:
+    """The lazy device's executor; jax is imported at the first flush and no earlier."""
+    from torch_galley.pipeline import build
+
+    return build(captured)
 
 
 _TORCH_XLA_STUB = "torch._dynamo.backends.torchxla"
@@ -66,6 +102,7 @@ def claim_openxla() -> None:
 
 
 def _replace_openxla() -> None:
+    # Here, because only a process that has loaded Dynamo's backends comes this way.
     from torch._dynamo.backends import registry
 
     registry._COMPILER_FNS["openxla"] = galley

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from torch_galley.capture.fx import Captured
+from torch_galley.capture.strided import rebase_as_strided
 from torch_galley.cluster.partition import XlaCluster, partition
 from torch_galley.compile.cache import ExecutableCache
 from torch_galley.compile.client import Compiled, compile, has_device
@@ -32,6 +33,7 @@ def build(captured: Captured) -> Plan:
     Clusters of static shape are compiled at once, so that a lowering that fails is found before
     the first run: its node then runs natively, with a warning (or an error under `strict`).
     """
+    rebase_as_strided(captured.graph.graph)
     failed: dict[str, Reason] = {}
     while True:
         plan = _plan(captured, failed)

@@ -99,6 +99,11 @@ def partition(
         failed.get(atom[0].name) or support(atom[0], config, has_device) for atom in members
     ]
     clusters = contract(dag, [reason is None for reason in reasons])
+    if len(clusters) > 1 and all(reason is None for reason in reasons):
+        # Nothing runs between the parts of a graph that XLA takes whole, so separate executables
+        # would only add calls. (With native operations about, joining parts that no edge joins
+        # could make one wait for what only the other needs.)
+        clusters = [list(range(len(members)))]
     kept = []
     for cluster in clusters:
         size = sum(effective(members[v][0]) for v in cluster)
@@ -157,11 +162,7 @@ def _has_effect(node: fx.Node) -> bool:
     if schema is None:
         return True
     writes = any(arg.alias_info is not None and arg.alias_info.is_write for arg in schema.arguments)
-    return (
-        writes
-        or draws(target)
-        or not schema.returns
-    )
+    return writes or draws(target) or not schema.returns
 
 
 def _emit(

@@ -115,14 +115,13 @@ def text(clustered: Clustered) -> str:
             f"out {crossing.tensors_out} tensors {size(crossing.bytes_out)}; "
             f"∂C {crossing.edges} edges, D(C) {size(crossing.edge_bytes)}"
         )
-    for (op, reason), count in native_counts(clustered).items():
-        lines.append(f"  native: {count} x {op}: {reason}")
+    groups: dict[str, Counter[str]] = {}
+    for node, reason in clustered.native.items():
+        groups.setdefault(reason.group, Counter())[str(node.target)] += 1
+    for group, ops in groups.items():
+        named = ", ".join(f"{count} x {op}" for op, count in ops.most_common())
+        lines.append(f"  native, {group}: {named}")
     return "\n".join(lines)
-
-
-def native_counts(clustered: Clustered) -> Counter[tuple[str, str]]:
-    """Return how many native operations there are of each operator and reason."""
-    return Counter((str(node.target), str(reason)) for node, reason in clustered.native.items())
 
 
 def size(nbytes: float) -> str:

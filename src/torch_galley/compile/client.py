@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import torch
+from jax.experimental.compilation_cache import compilation_cache
 
 from torch_galley.core.errors import CompileError, ConfigError
 from torch_galley.core.events import ClusterCompiled, emit
@@ -70,11 +71,28 @@ def compile(lowered: Lowered) -> Compiled:
     start_client()
     started = time.perf_counter()
     doing = f"XLA could not compile {lowered.name}"
-    with xla_errors(CompileError, doing, lowered.first_site), wide_types():
+    with xla_errors(CompileError, doing, lowered.first_site), wide_types(), _dumps_kept():
         stage = lowered.stage.compile(compiler_options(lowered.text()))
     compiled = Compiled(lowered, stage, time.perf_counter() - started)
     emit(ClusterCompiled(compiled, compiled.seconds))
     return compiled
+
+
+@contextlib.contextmanager
+def _dumps_kept() -> Iterator[None]:
+    """Bypass jax's persistent cache while XLA_FLAGS asks for dumps: a hit would write none."""
+    dumping = "--xla_dump" in os.environ.get("XLA_FLAGS", "")
+    enabled = jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir
+    if not (dumping and enabled):
+        yield
+        return
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # jax looks at the setting only before first use
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", True)
+        compilation_cache.reset_cache()
 
 
 @contextlib.contextmanager

@@ -54,6 +54,10 @@ class ClustersExecuted(Event):
     """A plan ran so many cluster executables."""
 
     count: int
+    names: tuple[str, ...] = ()
+    """The clusters' names."""
+    seconds: float = 0.0
+    """What the plan took, native operations included."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,8 @@ class Flushed(Event):
     """How many recorded operations it took."""
     site: Any = None
     """The user's core.site.Site."""
+    seconds: float = 0.0
+    """What it took, compilation included."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,7 @@ _listeners: list[Callable[[Event], None]] = []
 
 def emit(event: Event) -> None:
     """Tell every listener of `event`."""
-    for listener in _listeners:
+    for listener in tuple(_listeners):  # a copy: a listener may stop itself
         listener(event)
 
 

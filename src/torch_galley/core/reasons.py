@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 
@@ -19,6 +19,13 @@ class Reason:
 
     def __str__(self) -> str:
         return self.sentence.format(code=self.code, **asdict(self))
+
+    @property
+    def group(self) -> str:
+        """The sentence without the operator's name, for reports that list operators under it."""
+        names = {f.name: "" for f in fields(self) if f.name == "op"}
+        text = self.sentence.format(code=self.code, **(asdict(self) | names))
+        return text.strip(" :").removesuffix(" for")
 
     def to_json(self) -> dict[str, Any]:
         """Return the reason as plain data."""
@@ -124,3 +131,7 @@ class TooSmall(Reason):
     size: int
     minimum: int
     sentence = "cluster of {size} is below min_cluster_size={minimum}"
+
+    @property
+    def group(self) -> str:
+        return f"in clusters below min_cluster_size={self.minimum}"

@@ -13,6 +13,7 @@ asynchronously. Three rules keep a later write of the caller from changing an ea
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch import fx
 from torch_galley.cluster.partition import Clustered, XlaCluster
 from torch_galley.core.events import ClustersExecuted, NativeExecuted, emit
 from torch_galley.lower.symbol import bind, mentions_symbols
-from torch_galley.run.step import ClusterStep, GetExecutable, NativeStep, value_as_torch
+from torch_galley.run.step import ClusterStep, GetExecutable, NativeStep, Step, value_as_torch
 
 
 class Plan:
@@ -50,7 +51,7 @@ class Plan:
         self.steps = self._make_steps()
         self._natives = sum(isinstance(s, NativeStep) and s.counts for s in self.steps)
 
-    def _make_steps(self) -> list[ClusterStep | NativeStep]:
+    def _make_steps(self) -> list[Step]:
         kept: set[fx.Node] = set()
         fx.map_arg(self._result, kept.add)
         last_use: dict[fx.Node, int] = {}
@@ -79,12 +80,11 @@ class Plan:
         return env, bindings
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
+        started = time.perf_counter()
         env, bindings = self.bind(inputs)
         inputs.clear()  # so that a step's dead inputs are really freed
         for step in self.steps:
             step(env, bindings)
-            if self._symbolic and isinstance(step, NativeStep):
-                bind(step.node.meta.get("val"), env[step.node], bindings)
             for node in step.dying:
                 env.pop(node, None)
         result = [
@@ -92,7 +92,8 @@ class Plan:
             for item in self._result
         ]
         if self.clustered.clusters:
-            emit(ClustersExecuted(len(self.clustered.clusters)))
+            names = tuple(cluster.name for cluster in self.clustered.clusters)
+            emit(ClustersExecuted(len(names), names, time.perf_counter() - started))
         if self._natives:
             emit(NativeExecuted(self._natives))
         return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import torch
@@ -16,7 +16,13 @@ from torch_galley.compile.client import Compiled, xla_errors
 from torch_galley.core.errors import RunError
 from torch_galley.core.spec import wide_types
 from torch_galley.lower.driver import Argument
-from torch_galley.lower.symbol import Bindings, cluster_symbols, value_of
+from torch_galley.lower.symbol import (
+    Bindings,
+    bind,
+    cluster_symbols,
+    mentions_symbols,
+    value_of,
+)
 from torch_galley.run.buffer import is_view_of, to_jax, to_torch
 
 GetExecutable = Callable[[XlaCluster, tuple[Argument, ...], Bindings], Compiled]
@@ -42,13 +48,21 @@ class _Ready:
     compiled: Compiled
 
 
+class Step(Protocol):
+    """One step of a plan: reads its inputs from `env` and puts its results there."""
+
+    dying: tuple[fx.Node, ...]
+    """Values that nothing after this step needs."""
+
+    def __call__(self, env: dict[fx.Node, Any], bindings: dict[Any, Any]) -> None: ...
+
+
 class ClusterStep:
     """Bring the inputs to XLA, run the executable, leave its results on the device."""
 
     def __init__(self, cluster: XlaCluster, executable: GetExecutable, dying: tuple[fx.Node, ...]):
         self.cluster = cluster
         self.dying = dying
-        """Values that nothing after this step needs."""
         self._executable = executable
         self._symbols = cluster_symbols(cluster)
         self._ready: _Ready | None = None
@@ -138,13 +152,16 @@ class NativeStep:
         self.counts = counts
         """Whether it is an operator of its own, rather than one output of another."""
         self.dying = dying
+        self._symbolic = mentions_symbols(node.meta.get("val"))
 
-    def __call__(self, env: dict[fx.Node, Any], bindings: Bindings) -> None:
+    def __call__(self, env: dict[fx.Node, Any], bindings: dict[Any, Any]) -> None:
         node = self.node
         args, kwargs = fx.map_arg(
             (node.args, node.kwargs), lambda arg: value_as_torch(arg, env, bindings)
         )
         env[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+        if self._symbolic:
+            bind(node.meta.get("val"), env[node], bindings)
 
 
 def value_as_torch(node: fx.Node, env: dict[fx.Node, Any], bindings: Bindings) -> Any:

@@ -7,20 +7,19 @@ results back to torch. All times are medians over repeated runs, in seconds.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
-import torch
 from torch import fx
 
-from torch_galley.cluster.partition import XlaCluster
-from torch_galley.lower.symbol import bind
+from torch_galley.core.errors import ToolError
 from torch_galley.run.execute import Plan
-from torch_galley.run.step import ClusterStep, NativeStep, value_as_torch
+from torch_galley.run.step import ClusterStep, NativeStep, Step, value_as_torch
 
 
 @dataclass(frozen=True)
@@ -43,84 +42,137 @@ class ClusterCost:
         return self.t_ops / (self.t_fused + self.t_sync)
 
 
-@dataclass
-class _Samples:
-    ops: dict[str, list[float]] = field(default_factory=dict)
-    fused: list[float] = field(default_factory=list)
-    sync: list[float] = field(default_factory=list)
+@dataclass(frozen=True)
+class Costs:
+    """What a call is made of, in seconds."""
+
+    clusters: list[ClusterCost]
+    around: float
+    """The call without any step's work: guards, AOTAutograd's wrappers, the plan's own loop."""
+
+    @property
+    def overhead(self) -> float:
+        """What the call costs besides computing: `around` and every T_sync."""
+        return self.around + sum(cost.t_sync for cost in self.clusters)
 
 
-def measure(plan: Plan, inputs: Sequence[Any], repeats: int = 5) -> list[ClusterCost]:
-    """Return the cost of each cluster of a plan, run on `inputs` `repeats` times and once before.
+class _Timed:
+    """Stands in for a cluster step, doing its work with a clock and its operations natively too."""
 
-    The plan's own inputs: for a graph from torch.compile these are its parameters, buffers and
-    arguments in Dynamo's order. Nothing of the caller's is written.
-    """
-    samples = {cluster.name: _Samples() for cluster in plan.clustered.clusters}
-    with torch.no_grad():
-        for repeat in range(repeats + 1):
-            _run(plan, inputs, samples if repeat else {})
-    return [_cost(plan, cluster, samples[cluster.name]) for cluster in plan.clustered.clusters]
+    def __init__(self, step: ClusterStep, plan: Plan):
+        self.step = step
+        self.dying = step.dying
+        inside = {node for cluster in plan.clustered.clusters for node in cluster.nodes}
+        # What only other clusters read stays on the device and is not handed to torch.
+        self.handed = [n for n in step.cluster.outputs if not inside.issuperset(n.users)]
+        self.ops: dict[str, list[float]] = {node.name: [] for node in step.cluster.nodes}
+        self.fused: list[float] = []
+        self.sync: list[float] = []
 
-
-def _run(plan: Plan, inputs: Sequence[Any], samples: dict[str, _Samples]) -> None:
-    """Run the plan's steps once, adding to `samples`."""
-    env, bindings = plan.bind(inputs)
-    clustered = {node for cluster in plan.clustered.clusters for node in cluster.nodes}
-    for step in plan.steps:
-        if isinstance(step, ClusterStep):
-            taken = samples.get(step.cluster.name)
-            native = {n: value_as_torch(n, dict(env), bindings) for n in step.cluster.inputs}
-            _time_operations(step.cluster, native, bindings, taken)
-            _time_cluster(step, env, bindings, clustered, taken)
-        else:
-            step(env, bindings)
-            bind(step.node.meta.get("val"), env[step.node], bindings)
-
-
-def _time_operations(
-    cluster: XlaCluster, env: dict[fx.Node, Any], bindings: dict[Any, Any], taken: _Samples | None
-) -> None:
-    for node in cluster.nodes:
-        started = time.perf_counter()
-        NativeStep(node, False, ())(env, bindings)
-        if taken is not None:
-            taken.ops.setdefault(node.name, []).append(time.perf_counter() - started)
-
-
-def _time_cluster(
-    step: ClusterStep,
-    env: dict[fx.Node, Any],
-    bindings: dict[Any, Any],
-    clustered: set[fx.Node],
-    taken: _Samples | None,
-) -> None:
-    clock = time.perf_counter
-    marks = [clock()]
-    compiled, arrays = step.bring(env, bindings)
-    marks.append(clock())
-    results = jax.block_until_ready(step.run(compiled, arrays))
-    marks.append(clock())
-    step.leave(env, compiled, results)
-    for node in step.cluster.outputs:
-        if not clustered.issuperset(node.users):  # else it stays on the device
+    def __call__(self, env: dict[fx.Node, Any], bindings: dict[Any, Any]) -> None:
+        native = dict(env)
+        for node in self.step.cluster.inputs:
+            value_as_torch(node, native, bindings)
+        for node in self.step.cluster.nodes:
+            started = time.perf_counter()
+            NativeStep(node, False, ())(native, bindings)
+            self.ops[node.name].append(time.perf_counter() - started)
+        del native
+        marks = [time.perf_counter()]
+        compiled, arrays = self.step.bring(env, bindings)
+        marks.append(time.perf_counter())
+        results = jax.block_until_ready(self.step.run(compiled, arrays))
+        marks.append(time.perf_counter())
+        self.step.leave(env, compiled, results)
+        for node in self.handed:
             value_as_torch(node, env, bindings)
-    marks.append(clock())
-    if taken is not None:
-        taken.fused.append(marks[2] - marks[1])
-        taken.sync.append(marks[1] - marks[0] + marks[3] - marks[2])
+        marks.append(time.perf_counter())
+        self.fused.append(marks[2] - marks[1])
+        self.sync.append(marks[1] - marks[0] + marks[3] - marks[2])
+
+    def cost(self) -> ClusterCost:
+        """Return the medians, the first run left out."""
+
+        def median(samples: list[float]) -> float:
+            return statistics.median(samples[1:] or samples)
+
+        compiled = self.step.compiled
+        analysis = compiled.stage.memory_analysis() if compiled else None
+        return ClusterCost(
+            self.step.cluster.name,
+            sum(map(median, self.ops.values())),
+            median(self.fused),
+            median(self.sync),
+            getattr(analysis, "temp_size_in_bytes", 0),
+        )
 
 
-def _cost(plan: Plan, cluster: XlaCluster, taken: _Samples) -> ClusterCost:
-    step = next(s for s in plan.steps if isinstance(s, ClusterStep) and s.cluster is cluster)
-    analysis = step.compiled.stage.memory_analysis() if step.compiled else None
-    return ClusterCost(
-        cluster.name,
-        sum(map(statistics.median, taken.ops.values())),
-        statistics.median(taken.fused),
-        statistics.median(taken.sync),
-        getattr(analysis, "temp_size_in_bytes", 0),
-    )
+class _Replayed:
+    """Stands in for any step, putting into place what it gave last time: all but the work."""
+
+    def __init__(self, step: Step, nodes: Sequence[fx.Node]):
+        self.step = step
+        self.dying = step.dying
+        self.nodes = nodes
+        self.kept: list[Any] | None = None
+
+    def __call__(self, env: dict[fx.Node, Any], bindings: dict[Any, Any]) -> None:
+        if self.kept is None:
+            self.step(env, bindings)
+            self.kept = [env[node] for node in self.nodes]
+        env.update(zip(self.nodes, self.kept, strict=True))
+
+
+def measure(call: Callable[[], Any], plans: Sequence[Plan], repeats: int = 5) -> Costs:
+    """Return what a call costs: each of its clusters, and all that goes on around them.
+
+    `call` is made `repeats` times and once before, twice over: with the plans' cluster steps under
+    a clock, then with every step replaced by its last result.
+
+    Args:
+        call: runs the compiled program, and so the plans.
+        plans: the plans, as event GraphBuilt tells them.
+        repeats: runs to take the median of.
+
+    Raises:
+        ToolError: `call` ran none of the plans' clusters.
+    """
+    timed: list[_Timed] = []
+
+    def clocked(step: Step, plan: Plan) -> Step:
+        if not isinstance(step, ClusterStep):
+            return step
+        timed.append(_Timed(step, plan))
+        return timed[-1]
+
+    def replayed(step: Step, _: Plan) -> Step:
+        if isinstance(step, ClusterStep):
+            return _Replayed(step, step.cluster.outputs)
+        assert isinstance(step, NativeStep)
+        return _Replayed(step, [step.node])
+
+    with _replacing(plans, clocked):
+        for _ in range(repeats + 1):
+            call()
+    ran = [step for step in timed if step.fused]
+    if not ran:
+        raise ToolError("no cluster ran", hint="pass the plans of the program that `call` runs")
+    with _replacing(plans, replayed):
+        around = alternate({"call": call}, repeats)["call"]
+    return Costs([step.cost() for step in ran], statistics.median(around))
+
+
+@contextlib.contextmanager
+def _replacing(plans: Sequence[Plan], replace: Callable[[Step, Plan], Step]) -> Iterator[None]:
+    """Run plans with other steps inside the block."""
+    before = [(plan, plan.steps) for plan in plans]
+    try:
+        for plan, steps in before:
+            plan.steps = [replace(step, plan) for step in steps]
+        yield
+    finally:
+        for plan, steps in before:
+            plan.steps = steps
 
 
 def alternate(contenders: dict[str, Callable[[], Any]], repeats: int = 7) -> dict[str, list[float]]:

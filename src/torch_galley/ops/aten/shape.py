@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from torch_galley.core import reasons
-from torch_galley.core.spec import XLA_DTYPE
+from torch_galley.core.spec import TORCH_DTYPE, XLA_DTYPE
+from torch_galley.ops.aten.cast import cast
 from torch_galley.ops.registry import lowers, rows
 
 aten = torch.ops.aten
@@ -244,21 +244,6 @@ def _split_last(array, parts):
     return jnp.reshape(array, (*lead, last // parts, parts))
 
 
-def _copy_when(self, src, non_blocking=False):
-    # XLA's float -> int conversion saturates where torch's wraps.
-    if (
-        src.dtype.is_floating_point
-        and not self.dtype.is_floating_point
-        and not self.dtype.is_complex
-    ):
-        return reasons.ArgumentForm("aten.copy.default", f"{src.dtype} into {self.dtype}")
-    return None
-
-
-@lowers(aten.copy.default, when=_copy_when)
+@lowers(aten.copy.default)
 def copy(self, src, non_blocking=False):
-    if jnp.issubdtype(src.dtype, jnp.complexfloating) and not jnp.issubdtype(
-        self.dtype, jnp.complexfloating
-    ):
-        src = jnp.real(src)
-    return jnp.broadcast_to(src.astype(self.dtype), self.shape)
+    return jnp.broadcast_to(cast(src, TORCH_DTYPE[self.dtype.name]), self.shape)

@@ -94,7 +94,7 @@ def as_strided_scatter(self, src, size, stride, storage_offset=None):
         index = _positions(size, stride, offset)
         return jnp.reshape(flat.at[index].set(src, mode="drop"), self.shape)
     run = jnp.ravel(jnp.transpose(src, order))
-    return jnp.reshape(lax.dynamic_update_slice_in_dim(flat, run, offset, 0), self.shape)
+    return jnp.reshape(_update(flat, run, offset, 0), self.shape)
 
 
 # unfold: result[..., i, ..., j] = self[..., i * step + j, ...]
@@ -174,6 +174,19 @@ def diagonal_scatter(self, src, offset=0, dim1=0, dim2=1):
 # Writes into slices
 
 
+def _update(self, src, first, axis):
+    """Write `src` into a run of `self`.
+
+    Not by dynamic_update_slice: XLA's CPU backend does that in place and fuses the computation
+    of `src` into it, which may read elements that are overwritten by then (`a[0] = a[0].flip(0)`
+    behind another write was wrong in jaxlib 0.10.2, optimization barrier or not).
+    """
+    last = first + src.shape[axis]
+    before = lax.slice_in_dim(self, 0, first, axis=axis)
+    after = lax.slice_in_dim(self, last, self.shape[axis], axis=axis)
+    return lax.concatenate([before, src, after], axis)
+
+
 @lowers(aten.slice_scatter.default)
 def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
     axis, src = axis_of(dim, self.ndim), src.astype(self.dtype)
@@ -181,7 +194,7 @@ def slice_scatter(self, src, dim=0, start=None, end=None, step=1):
     count = -(-(last - first) // step)
     src = jnp.broadcast_to(src, (*self.shape[:axis], count, *self.shape[axis + 1 :]))
     if step == 1 or src.size == 0:
-        return lax.dynamic_update_slice_in_dim(self, src, first, axis) if src.size else self
+        return _update(self, src, first, axis) if src.size else self
     spread = slice_backward(src, self.shape, dim, start, end, step)
     place = lax.broadcasted_iota("int64", self.shape, axis) - first
     inside = (place >= 0) & (place < count * step) & (place % step == 0)
@@ -193,7 +206,7 @@ def select_scatter(self, src, dim, index):
     axis = axis_of(dim, self.ndim)
     shape = (*self.shape[:axis], *self.shape[axis + 1 :])
     row = jnp.expand_dims(jnp.broadcast_to(src.astype(self.dtype), shape), axis)
-    return lax.dynamic_update_slice_in_dim(self, row, index % self.shape[axis], axis)
+    return _update(self, row, index % self.shape[axis], axis)
 
 
 @lowers(aten.slice_backward.default)

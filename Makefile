@@ -1,0 +1,43 @@
+# make demo | make test | make check | make clean. Needs Python 3.11 or newer and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check clean
+
+help:
+	@echo "make demo    install into $(VENV), then show what galley does"
+	@echo "make test    install, then run the tests"
+	@echo "make check   install, then lint, format check, types, fast tests"
+	@echo "make clean   remove $(VENV) and caches"
+	@echo "PYTHON=python3.12 make ... uses another Python for the environment"
+
+demo: $(VENV)/test.stamp
+	$(BIN)/galley demo
+
+test: $(VENV)/test.stamp
+	$(BIN)/python -m pytest tests --ignore=tests/browser
+
+check: $(VENV)/dev.stamp
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/pyright --pythonpath $(BIN)/python src
+	$(BIN)/python -m pytest tests --ignore=tests/browser -m "not slow"
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamps, so that pip runs again only when what it read has changed.
+$(VENV)/python.stamp:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "galley: no $(PYTHON) here; install Python 3.11 or newer, or name one: make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "galley: needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version); name one: make PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/%.stamp: $(VENV)/python.stamp pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$*]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""The lazy `xla` device: plain torch tensors whose operations are recorded and run on demand."""

@@ -1,0 +1,83 @@
+"""Operators that can't be recorded: random draws, shapes that hang on data, no shape rule.
+
+They run at once on CPU copies. Random numbers come from torch's CPU generator, so that a seed
+gives what it gives on the CPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_map
+
+from torch_galley.capture.lazy import storage
+from torch_galley.capture.lazy.flush import on_cpu
+from torch_galley.capture.lazy.trace import Value
+from torch_galley.core.errors import CaptureError
+from torch_galley.core.events import NativeExecuted, emit
+
+_FILLS = frozenset(
+    {"normal_", "uniform_", "random_", "exponential_", "cauchy_", "geometric_", "log_normal_"}
+)
+"""In-place draws that never look at what they overwrite."""
+
+
+def run(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator now, on the CPU, and return its results on the device."""
+    names = [argument.name for argument in op._schema.arguments]
+    written = {a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write}
+    blind = op.overloadpacket.__name__ in _FILLS
+    given = dict(zip(names, args, strict=False)) | kwargs
+    copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def host(arg: Any, writes: bool) -> Any:
+        if isinstance(arg, torch.device):
+            return torch.device("cpu")
+        if not isinstance(arg, torch.Tensor) or arg.device.type != "xla":
+            return arg
+        if not writes:
+            return on_cpu(arg)
+        copy = torch.empty_like(arg, device="cpu") if blind else on_cpu(arg).clone()
+        copies.append((arg, copy))
+        return copy
+
+    with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.no_grad():
+        ready = {
+            name: tree_map(lambda a, w=name in written: host(a, w), arg)
+            for name, arg in given.items()
+        }
+        ready.pop("pin_memory", None)
+        positional = [ready.pop(name) for name, _ in zip(names, args, strict=False)]
+        try:
+            results = op(*positional, **ready)
+        except NotImplementedError as error:
+            raise CaptureError(
+                f"{op} can't run on the xla device yet: torch has no CPU kernel of it",
+                hint="move its inputs to the CPU with .cpu(), or report the operator",
+            ) from error
+    emit(NativeExecuted(1))
+    for device_tensor, copy in copies:
+        if device_tensor.shape != copy.shape:
+            resize(device_tensor, tuple(copy.shape))
+        storage.write(device_tensor, Value.ready(copy))
+    back = {id(copy): device_tensor for device_tensor, copy in copies}
+    return tree_map(lambda r: _upload(r, back), results)
+
+
+def _upload(result: Any, back: dict[int, torch.Tensor]) -> Any:
+    if not isinstance(result, torch.Tensor):
+        return result
+    if id(result) in back:
+        return back[id(result)]
+    return storage.hold(Value.ready(result), tuple(result.stride()))
+
+
+def resize(tensor: torch.Tensor, sizes: tuple[int, ...]) -> None:
+    """Give a tensor new sizes, densely laid out on the storage it has."""
+    strides = storage.contiguous(sizes)
+    storage.contents_of(tensor)  # now, so that a new storage is known before it grows
+    storage.reshape_in_place(
+        tensor, tensor.untyped_storage(), sizes, strides, tensor.storage_offset()
+    )

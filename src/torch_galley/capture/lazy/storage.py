@@ -1,0 +1,293 @@
+"""What each storage of the device holds, and reading and writing it through any view.
+
+A tensor is (sizes, strides, offset) on a storage, as everywhere in torch; views are real views.
+A storage's contents are one immutable Value and how it lies in memory. A write makes new
+contents, so that recording stays functional while aliasing is exactly torch's.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+
+from torch_galley.capture.lazy.region import (
+    Region,
+    Sizes,
+    contiguous,
+    extent,
+    is_dense,
+    memory_order,
+    region,
+    same_layout,
+)
+from torch_galley.capture.lazy.trace import Kind, Value, record
+from torch_galley.core.errors import CaptureError
+
+aten = torch.ops.aten
+
+
+@dataclass
+class Contents:
+    """What a storage holds from its first element on: a dense value and its layout."""
+
+    value: Value | None
+    """None: nothing was written yet; reads as zeros."""
+    dtype: torch.dtype
+    sizes: Sizes
+    strides: Sizes
+    owner: weakref.ref[Any] | None = None
+    """The Python storage; its death drops the entry."""
+
+    @property
+    def count(self) -> int:
+        """How many elements it has."""
+        return math.prod(self.sizes)
+
+
+_contents: dict[int, Contents] = {}
+"""By address of the StorageImpl, which outlives its Python object."""
+
+
+def pending() -> list[Value]:
+    """Return the values that wait for a flush and that somebody can still read."""
+    held = [contents.value for contents in list(_contents.values())]
+    return list({id(v): v for v in held if v is not None and v.pending}.values())
+
+
+def empty(sizes: Sizes, strides: Sizes | None, dtype: torch.dtype) -> torch.Tensor:
+    """Return a new tensor of the device, with nothing written to it yet."""
+    strides = contiguous(sizes) if strides is None else strides
+    create = torch._C._acc.create_empty_tensor  # type: ignore[attr-defined]
+    if strides == contiguous(sizes):
+        tensor = create(list(sizes), dtype)
+        layout = (sizes, strides)
+    else:
+        count = extent(sizes, strides)
+        tensor = alias(create([count], dtype), dtype, sizes, strides, 0)
+        layout = (sizes, strides) if is_dense(sizes, strides) else ((count,), (1,))
+    _register(tensor.untyped_storage(), Contents(None, dtype, *layout))
+    return tensor
+
+
+def hold(value: Value, strides: Sizes | None = None) -> torch.Tensor:
+    """Return a new tensor of the device that holds `value`."""
+    tensor = empty(value.shape, strides, value.dtype)
+    contents = _contents[tensor.untyped_storage()._cdata]
+    if contents.sizes == value.shape:
+        contents.value = value
+    else:
+        write(tensor, value)
+    return tensor
+
+
+def alias(
+    base: torch.Tensor, dtype: torch.dtype, sizes: Sizes, strides: Sizes, offset: int
+) -> torch.Tensor:
+    """Return a real view of a tensor's storage."""
+    if dtype == base.dtype:
+        # The Meta kernel only makes the view: it never looks at data.
+        return aten.as_strided.default._op_dk(
+            DispatchKey.Meta, base, list(sizes), list(strides), offset
+        )
+    view = torch._C._acc.create_empty_tensor([0], dtype)  # type: ignore[attr-defined]
+    return reshape_in_place(view, base.untyped_storage(), sizes, strides, offset)
+
+
+def reshape_in_place(
+    tensor: torch.Tensor, storage: torch.UntypedStorage, sizes: Sizes, strides: Sizes, offset: int
+) -> torch.Tensor:
+    """Make a tensor show a storage in a given way."""
+    return aten.set_.source_Storage_storage_offset._op_dk(
+        DispatchKey.Meta, tensor, storage, offset, list(sizes), list(strides)
+    )
+
+
+def _register(storage: torch.UntypedStorage, contents: Contents) -> None:
+    key = storage._cdata
+
+    def drop(owner: weakref.ref[Any]) -> None:
+        if key in _contents and _contents[key].owner is owner:
+            del _contents[key]
+
+    contents.owner = weakref.ref(storage, drop)
+    _contents[key] = contents
+
+
+def contents_of(tensor: torch.Tensor) -> Contents:
+    """Return what the tensor's storage holds."""
+    storage = tensor.untyped_storage()
+    found = _contents.get(storage._cdata)
+    if found is None:
+        if storage.nbytes():
+            raise CaptureError("this xla tensor's memory was not made by torch-galley")
+        found = Contents(None, tensor.dtype, (0,), (1,))
+        _register(storage, found)
+    return found
+
+
+def is_whole(tensor: torch.Tensor, contents: Contents) -> bool:
+    """Whether the tensor shows the contents' value exactly as it is."""
+    return (
+        tuple(tensor.shape) == contents.sizes
+        and tensor.dtype == contents.dtype
+        and tensor.storage_offset() == 0
+        and same_layout(contents.sizes, tensor.stride(), contents.strides)
+    )
+
+
+def read(tensor: torch.Tensor) -> Value:
+    """Return the value that a tensor shows now, recording the view operators it takes."""
+    contents = contents_of(tensor)
+    if is_whole(tensor, contents):
+        value = _value(contents)
+    elif tensor.numel() == 0:
+        value = _full(tuple(tensor.shape), tensor.dtype)
+    else:
+        _adapt(contents, tensor)
+        value = _read_view(tensor, contents)
+    if tensor.is_conj():
+        value = record(aten._conj_physical.default, value, kind=(value.shape, value.dtype))
+    if tensor.is_neg():
+        value = record(aten.neg.default, value, kind=(value.shape, value.dtype))
+    return value
+
+
+def write(tensor: torch.Tensor, value: Value) -> None:
+    """Make a tensor show `value`, of its shape and dtype, from now on; so do all its aliases."""
+    if tensor.is_conj():
+        value = record(aten._conj_physical.default, value, kind=(value.shape, value.dtype))
+    if tensor.is_neg():
+        value = record(aten.neg.default, value, kind=(value.shape, value.dtype))
+    contents = contents_of(tensor)
+    sizes, strides, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+    if tensor.numel() == 0:
+        return
+    if (
+        offset == 0
+        and is_dense(sizes, strides)
+        and tensor.numel() * tensor.dtype.itemsize >= contents.count * contents.dtype.itemsize
+    ):
+        contents.value, contents.dtype = value, tensor.dtype
+        contents.sizes, contents.strides = sizes, strides
+        return
+    _adapt(contents, tensor)
+    _write_view(tensor, contents, value)
+
+
+def _value(contents: Contents) -> Value:
+    if contents.value is None:
+        contents.value = _full(contents.sizes, contents.dtype)
+    return contents.value
+
+
+def _full(sizes: Sizes, dtype: torch.dtype) -> Value:
+    device = torch.device("cpu")
+    return record(
+        aten.full.default, list(sizes), 0, dtype=dtype, device=device, kind=(sizes, dtype)
+    )
+
+
+def _adapt(contents: Contents, tensor: torch.Tensor) -> None:
+    """Make the contents have the tensor's dtype and reach as far as it does."""
+    if contents.dtype != tensor.dtype:
+        flat = _flat(contents)
+        count = contents.count * contents.dtype.itemsize // tensor.dtype.itemsize
+        kind = ((count,), tensor.dtype)
+        contents.value = record(aten.view.dtype, flat, tensor.dtype, kind=kind)
+        contents.dtype, contents.sizes, contents.strides = tensor.dtype, (count,), (1,)
+    reach = extent(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+    missing = reach - contents.count
+    if missing > 0:  # the storage was enlarged by resize_
+        kind = ((reach,), contents.dtype)
+        contents.value = record(
+            aten.constant_pad_nd.default, _flat(contents), [0, missing], kind=kind
+        )
+        contents.sizes, contents.strides = (reach,), (1,)
+
+
+def _flat(contents: Contents) -> Value:
+    """Return the contents in memory order, as one dense dimension."""
+    value = _value(contents)
+    if contents.strides == (1,) and len(contents.sizes) == 1:
+        return value
+    value = _permute(value, memory_order(contents.sizes, contents.strides))
+    return _reshape(value, (contents.count,))
+
+
+def _read_view(tensor: torch.Tensor, contents: Contents) -> Value:
+    sizes, strides, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+    box = region(contents.sizes, contents.strides, sizes, strides, offset)
+    if box is None:
+        flat = _dense(_flat(contents))
+        args = (list(sizes), list(strides), offset)
+        return record(aten.as_strided.default, flat, *args, kind=(sizes, tensor.dtype))
+    value = _reshape(_permute(_value(contents), box.to_physical), box.split)
+    value = _sliced(value, box)[-1]
+    value = _permute(_reshape(value, box.kept), box.order)
+    value = _reshape(value, box.spread)
+    if box.sizes != box.spread:
+        kind = (box.sizes, value.dtype)
+        value = record(aten.expand.default, value, list(box.sizes), kind=kind)
+    return value
+
+
+def _write_view(tensor: torch.Tensor, contents: Contents, value: Value) -> None:
+    sizes, strides, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+    box = region(contents.sizes, contents.strides, sizes, strides, offset)
+    if box is None or box.sizes != box.spread:
+        flat = _dense(_flat(contents))
+        args = (list(sizes), list(strides), offset)
+        kind: Kind = (flat.shape, flat.dtype)
+        contents.value = record(aten.as_strided_scatter.default, flat, value, *args, kind=kind)
+        contents.sizes, contents.strides = flat.shape, (1,)
+        return
+    physical = tuple(contents.sizes[i] for i in box.to_physical)
+    whole = _reshape(_permute(_value(contents), box.to_physical), box.split)
+    stages = _sliced(whole, box)
+    squeezed = tuple(box.kept[i] for i in box.order)
+    value = _permute(_reshape(value, squeezed), _inverse(box.order))
+    value = _reshape(value, stages[-1].shape)
+    for part, outer in zip(reversed(box.slices), reversed(stages[:-1]), strict=True):
+        args = (part.dim, part.start, part.stop, part.step)
+        kind = (outer.shape, outer.dtype)
+        value = record(aten.slice_scatter.default, outer, value, *args, kind=kind)
+    contents.value = _permute(_reshape(value, physical), _inverse(box.to_physical))
+
+
+def _sliced(value: Value, box: Region) -> list[Value]:
+    """Return the value and what each slice in turn leaves of it."""
+    stages = [value]
+    for part in box.slices:
+        sizes = list(stages[-1].shape)
+        sizes[part.dim] = -((part.start - part.stop) // part.step)
+        args = (part.dim, part.start, part.stop, part.step)
+        kind = (tuple(sizes), value.dtype)
+        stages.append(record(aten.slice.Tensor, stages[-1], *args, kind=kind))
+    return stages
+
+
+def _permute(value: Value, order: Sizes) -> Value:
+    if order == tuple(range(len(order))):
+        return value
+    kind = (tuple(value.shape[i] for i in order), value.dtype)
+    return record(aten.permute.default, value, list(order), kind=kind)
+
+
+def _reshape(value: Value, sizes: Sizes) -> Value:
+    if value.shape == sizes:
+        return value
+    return record(aten.reshape.default, value, list(sizes), kind=(sizes, value.dtype))
+
+
+def _dense(value: Value) -> Value:
+    """Make sure that as_strided sees dense memory when the program is replayed."""
+    return record(aten.contiguous.default, value, kind=(value.shape, value.dtype))
+
+
+def _inverse(order: Sizes) -> Sizes:
+    return tuple(sorted(range(len(order)), key=order.__getitem__))

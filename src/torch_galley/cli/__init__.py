@@ -1,0 +1,1 @@
+"""The command `galley`: one file per verb, arguments in, text or JSON out."""

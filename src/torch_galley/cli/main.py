@@ -1,0 +1,78 @@
+"""The command line: finds the verb, hands over the arguments, turns errors into messages."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from torch_galley.core.errors import GalleyError
+
+VERBS = {
+    "demo": "show the whole line on one small model",
+    "run": "run a script with its models compiled, and tell what happened",
+    "cluster": "cut a graph of named operations into clusters",
+    "version": "print the versions of galley and of what it stands on",
+}
+"""Each verb and its line of help. `galley VERB` is the module torch_galley.cli.VERB, which has
+`add_parser(subparsers)` and `run(args) -> int` and is imported only when the verb is used."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command `galley`; return the exit code: 0, 1 (a verb's own no), 2 (an error).
+
+    Example: `main(["cluster", "graph.json"])`
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(arguments)
+    except GalleyError as error:
+        print(f"galley: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("galley: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader has gone, as in `galley ... | head`. Python would complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except SystemExit as stop:  # argparse has printed its help or its message
+        return stop.code if isinstance(stop.code, int) else 1
+
+
+def _run(arguments: list[str]) -> int:
+    if arguments[:1] == ["--version"]:
+        arguments = ["version"]
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0 if arguments else 2
+    verb = arguments[0]
+    if verb not in VERBS:
+        near = difflib.get_close_matches(verb, VERBS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "galley --help lists the verbs"
+        kind = "option" if verb.startswith("-") else "verb"
+        print(f"galley: error: unknown {kind} {verb!r}\n  hint: {hint}", file=sys.stderr)
+        return 2
+    module = importlib.import_module(f"torch_galley.cli.{verb}")
+    parser = argparse.ArgumentParser(prog="galley")
+    module.add_parser(parser.add_subparsers(metavar="VERB"))
+    code = module.run(parser.parse_args(arguments))
+    sys.stdout.flush()  # here, so that a reader that has gone is noticed above
+    return code
+
+
+def _help() -> str:
+    width = max(map(len, VERBS))
+    verbs = "\n".join(f"  {verb:<{width}}  {line}" for verb, line in VERBS.items())
+    return f"""\
+galley: PyTorch on XLA, with the lid off
+
+usage: galley VERB [arguments]
+
+verbs:
+{verbs}
+
+galley VERB --help tells more of one. In Python: torch.compile(model, backend="galley")"""

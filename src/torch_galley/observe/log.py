@@ -1,0 +1,56 @@
+"""XLA_DEBUG=1: a line on stderr for each stage, as it happens.
+
+The variable is read at every event, because scripts set it after their imports.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from torch_galley.core import events
+from torch_galley.core.events import Event, listen
+from torch_galley.observe.metrics import fusions
+
+
+def line(event: Event) -> str | None:
+    """Return what the log says of an event, None for nothing."""
+    match event:
+        case events.GraphBuilt(plan=plan):
+            found = plan.clustered
+            return (
+                f"record   graph {found.captured.fingerprint}: {found.operations} operations, "
+                f"{len(found.clusters)} clusters, {len(found.native)} native"
+            )
+        case events.ClusterLowered(lowered=lowered, seconds=seconds):
+            count = len(lowered.cluster.nodes)
+            return f"lower    {lowered.name}: {count} operations, {_ms(seconds)}"
+        case events.ClusterCompiled(compiled=compiled, seconds=seconds):
+            count = fusions(compiled.hlo())
+            return f"compile  {compiled.lowered.name}: {count} fusions, {_ms(seconds)}"
+        case events.CacheHit():
+            return "compile  found in memory"
+        case events.ClustersExecuted(count=count, names=names, seconds=seconds):
+            shown = ", ".join(names) or f"{count} clusters"
+            return f"run      {shown}: {_ms(seconds)}"
+        case events.NativeExecuted(count=count):
+            return f"run      {count} operations outside XLA"
+        case events.Flushed(cause=cause, nodes=nodes, site=site, seconds=seconds):
+            place = f" at {site}" if site else ""
+            return f"flush    {cause}: {nodes} operations, {_ms(seconds)}{place}"
+        case _:
+            return None
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms"
+
+
+def _on_event(event: Event) -> None:
+    if os.environ.get("XLA_DEBUG", "0") in ("", "0"):
+        return
+    if (text := line(event)) is not None:
+        print(f"[galley] {text}", file=sys.stderr)
+
+
+listen(_on_event)

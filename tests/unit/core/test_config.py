@@ -1,0 +1,116 @@
+"""Settings: where they come from, and what a wrong one says."""
+
+import dataclasses
+
+import pytest
+
+from torch_galley.core.config import Config, config, current
+from torch_galley.core.errors import ConfigError
+
+TWINS = {
+    "decide": ("size", "size"),
+    "min_cluster_size": ("7", 7),
+    "deny_ops": ("aten.gelu, aten.add.Tensor,", ("aten.gelu", "aten.add.Tensor")),
+    "strict": ("yes", True),
+    "check_indices": ("0", False),
+    "cache_size": ("3", 3),
+    "dump_dir": ("out/here", "out/here"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(monkeypatch):
+    for name in TWINS:
+        monkeypatch.delenv(f"GALLEY_{name.upper()}", raising=False)
+
+
+def test_every_setting_has_a_case_here():
+    assert set(TWINS) == {field.name for field in dataclasses.fields(Config)}
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_environment_twin(monkeypatch, name):
+    text, value = TWINS[name]
+    monkeypatch.setenv(f"GALLEY_{name.upper()}", text)
+    assert getattr(current(), name) == value
+
+
+def test_later_sources_win(monkeypatch):
+    monkeypatch.setenv("GALLEY_MIN_CLUSTER_SIZE", "2")
+    assert current().min_cluster_size == 2
+    with config(min_cluster_size=3):
+        assert current().min_cluster_size == 3
+        with config(strict=True):
+            assert (current().min_cluster_size, current().strict) == (3, True)
+        assert current({"min_cluster_size": 5}).min_cluster_size == 5
+    assert current().min_cluster_size == 2
+
+
+def test_block_ends_after_an_error():
+    with pytest.raises(ZeroDivisionError), config(strict=True):
+        raise ZeroDivisionError
+    assert current().strict is False
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "hint"),
+    [
+        ("min_cluster_size", 0, "at least 1"),
+        ("min_cluster_size", "4", "give an int"),
+        ("min_cluster_size", True, "give an int"),
+        ("strict", 1, "give a bool"),
+        ("deny_ops", "aten.gelu", "give a tuple"),
+        ("dump_dir", 5, "give a str"),
+    ],
+)
+def test_wrong_value(name, value, hint):
+    with pytest.raises(ConfigError) as caught:
+        current({name: value})
+    assert str(caught.value) == f"setting {name!r} in options is {value!r}\n  hint: {hint}"
+
+
+def test_unknown_name_guesses_the_right_one():
+    with pytest.raises(ConfigError) as caught:
+        current({"min_cluster_sise": 1})
+    assert str(caught.value) == (
+        "unknown setting 'min_cluster_sise' in options\n  hint: did you mean 'min_cluster_size'?"
+    )
+
+
+def test_wrong_choice_lists_the_right_ones():
+    with pytest.raises(ConfigError, match="one of 'size'"):
+        current({"decide": "dice"})
+
+
+def test_unknown_setting_far_from_all_lists_them():
+    with pytest.raises(ConfigError, match="known: decide, min_cluster_size"):
+        current({"xyzzy": 1})
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "message"),
+    [
+        ("GALLEY_MIN_CLUSTER_SIZE", "many", "GALLEY_MIN_CLUSTER_SIZE='many' is no whole number"),
+        (
+            "GALLEY_MIN_CLUSTER_SIZE",
+            "0",
+            "setting 'min_cluster_size' in GALLEY_MIN_CLUSTER_SIZE is 0",
+        ),
+        ("GALLEY_STRICT", "perhaps", "GALLEY_STRICT='perhaps' is no yes or no"),
+        ("GALLEY_DECIDE", "dice", "setting 'decide' in GALLEY_DECIDE is 'dice'"),
+    ],
+)
+def test_wrong_environment(monkeypatch, variable, text, message):
+    monkeypatch.setenv(variable, text)
+    with pytest.raises(ConfigError) as caught:
+        current()
+    assert caught.value.message == message
+
+
+def test_lists_become_tuples():
+    assert current({"deny_ops": ["aten.gelu"]}).deny_ops == ("aten.gelu",)
+
+
+def test_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        current().strict = True  # type: ignore[misc]
