@@ -53,7 +53,7 @@ def _convolve(x, w, stride, padding, dilation, output_padding, transposed, group
     pads = [(p, p) for p in padding]
     if groups == 1 and math.prod(kernel) == 1 and not any(padding):
         return _pointwise(x, w, stride)
-    if groups > 1 and w.shape[0] == groups and math.prod(kernel) <= _MOST_TAPS:
+    if groups > 1 and w.shape[:2] == (groups, 1) and math.prod(kernel) <= _MOST_TAPS:
         return _depthwise(x, w, stride, pads, dilation)
     return _general(x, w, stride, pads, [1] * len(kernel), dilation, groups)
 
@@ -112,8 +112,8 @@ def _depthwise(x, w, stride, pads, dilation):
 
 def _strided(x, start, stop, stride):
     """Slice the dimensions between the first and the last."""
-    window = [slice(*bounds) for bounds in zip(start, stop, stride, strict=True)]
-    return x[(slice(None), *window)]
+    stop = [n if end is None else end for n, end in zip(x.shape[1:-1], stop, strict=True)]
+    return lax.slice(x, (0, *start, 0), (x.shape[0], *stop, x.shape[-1]), (1, *stride, 1))
 
 
 def _empty_sum(x, w, stride, padding, dilation, output_padding, transposed, groups):
