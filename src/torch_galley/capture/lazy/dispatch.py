@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from torch_galley.capture.lazy import native, storage
 from torch_galley.capture.lazy.flush import count_recorded, lock
-from torch_galley.capture.lazy.infer import NoMetaKernel, infer
+from torch_galley.capture.lazy.infer import NoMetaKernel, infer, raise_as_eager
 from torch_galley.capture.lazy.special import SPECIAL
 from torch_galley.capture.lazy.trace import Step, Value
 from torch_galley.core.errors import CaptureError
@@ -109,7 +109,11 @@ def _with_numbers(op: OpOverload, args: tuple[Any, ...]) -> tuple[OpOverload, tu
         for i, (arg, argument) in enumerate(zip(args, op._schema.arguments, strict=False))
         if isinstance(arg, int | float | complex) and str(argument.type) == "Tensor"
     ]
-    if not wanting or torch._C._should_allow_numbers_as_tensors(op.overloadpacket.__name__):
+    if not wanting:
+        return op, args
+    if wanting == [0] and op is aten.mul.Tensor:  # how 0.9 * x arrives from foreach
+        return op, (args[1], args[0])
+    if 0 not in wanting and torch._C._should_allow_numbers_as_tensors(op.overloadpacket.__name__):
         return op, args
     scalar = getattr(op.overloadpacket, "Scalar", None)
     if wanting == [1] and scalar is not None and op._overloadname == "Tensor":
@@ -193,6 +197,8 @@ def _write(op: OpOverload, derived: Derived, args: tuple[Any, ...], kwargs: dict
     mirrors = {id(t): _meta_like(t) for t in tensors}
     call_args, call_kwargs = tree_map(lambda a: mirrors.get(id(a), a), (args, kwargs))
     infer(op, call_args, call_kwargs)  # eager's checks; resizes the mirrors of out tensors
+    if _narrows(tensors[0].dtype, args):
+        raise_as_eager(op, args, kwargs)  # meta kernels don't mind
     if not derived.outs and any(t is None for t in tensors):
         raise NoMetaKernel
     wanted = [mirrors[id(t)] for t in tensors]
@@ -209,6 +215,19 @@ def _write(op: OpOverload, derived: Derived, args: tuple[Any, ...], kwargs: dict
     if not returns:
         return None
     return targets[0] if len(returns) == 1 else tuple(targets)
+
+
+def _narrows(target: torch.dtype, args: tuple[Any, ...]) -> bool:
+    """Whether arguments are of a wider kind (integer, real, complex) than what is written."""
+
+    def wider(arg: Any) -> bool:
+        if isinstance(arg, torch.Tensor):
+            return not torch.can_cast(arg.dtype, target)
+        return isinstance(arg, float | complex) and not torch.can_cast(
+            torch.complex64 if isinstance(arg, complex) else torch.float32, target
+        )
+
+    return any(map(wider, tree_leaves(args)))
 
 
 def _meta_like(tensor: torch.Tensor) -> torch.Tensor:

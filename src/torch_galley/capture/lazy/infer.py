@@ -27,7 +27,7 @@ def infer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
         return op(*tree_map(_meta, args), **tree_map(_meta, kwargs))
     except Exception as error:
-        _raise_as_eager(op, args, kwargs)
+        raise_as_eager(op, args, kwargs)
         raise NoMetaKernel(str(op)) from error
 
 
@@ -56,7 +56,7 @@ def _same_device(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     tree_map(check, (args, kwargs))
 
 
-def _raise_as_eager(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def raise_as_eager(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Make the call on CPU tensors of no weight, for the sake of the error it raises."""
     written = {a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write}
     names = [a.name for a in op._schema.arguments]
