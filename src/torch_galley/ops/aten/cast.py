@@ -46,16 +46,19 @@ def cast(x: jax.Array, dtype: torch.dtype) -> jax.Array:
     return x.astype(name)
 
 
+def constant(value: complex, dtype: Any) -> jax.Array:
+    """Return a Python number in a jax dtype, wrapping integers as torch does (int8: 300 is 44)."""
+    dtype = jnp.dtype(dtype)
+    if jnp.issubdtype(dtype, jnp.integer) and isinstance(value, int):
+        return jnp.asarray(
+            np.array([value % 2 ** (8 * dtype.itemsize)], np.uint64).astype(dtype)[0]
+        )
+    return jnp.asarray(value, dtype)
+
+
 def number(value: Any, like: jax.Array) -> Any:
-    """Return a Python number as a constant of `like`'s dtype, wrapping as torch does (int8: 300
-    is 44); an array comes back as it is.
-    """
-    if isinstance(value, jax.Array):
-        return value
-    if jnp.issubdtype(like.dtype, jnp.integer) and isinstance(value, int):
-        bits = 8 * like.dtype.itemsize
-        value = np.array([value % 2**bits], np.uint64).astype(like.dtype)[0]
-    return jnp.asarray(value, like.dtype)
+    """Return a Python number as a constant of `like`'s dtype; an array comes back as it is."""
+    return value if isinstance(value, jax.Array) else constant(value, like.dtype)
 
 
 @lowers(aten._to_copy.default, promotes=False)
