@@ -33,6 +33,8 @@ _WIDE_NUMBERS = {
     aten.div.Scalar,
     aten.div.Tensor_mode,
     aten.div.Scalar_mode,
+    aten.floor_divide.default,
+    aten.floor_divide.Scalar,
 }
 """With a half-precision tensor, eager takes a Python number in float32 here. In other operators
 it rounds the number to the tensor's dtype first."""
