@@ -13,7 +13,7 @@ DEMO = Path(__file__).parent / "data" / "demo_debug.py"
 
 
 def galley(*args: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch_galley.cli.main", *map(str, args)]
+    command = [sys.executable, "-m", "torch_galley", *map(str, args)]
     settings = os.environ | {"GALLEY_MIN_CLUSTER_SIZE": "4"} | env
     return subprocess.run(command, capture_output=True, text=True, check=False, env=settings)
 

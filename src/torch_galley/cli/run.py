@@ -10,35 +10,36 @@ from pathlib import Path
 from typing import Any
 
 from torch_galley.compat.install import install
-from torch_galley.core.errors import GalleyError
-
-NAME = "run"
+from torch_galley.core.errors import GalleyError, ToolError
+from torch_galley.core.site import Site
 
 _OURS = str(Path(__file__).resolve().parents[1])
 
 
 def add_parser(subparsers: Any) -> None:
     """Describe the verb to argparse."""
-    parser = subparsers.add_parser(NAME, help="run a torch_xla script unchanged")
+    parser = subparsers.add_parser("run", help="run a torch_xla script unchanged")
     parser.add_argument("script", help="the Python file to run as __main__")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its own arguments")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the script; 0 if it ends well, 1 if it raises, 2 if we can't do what it asks."""
+    """Run the script; 0 if it ends well, 1 if it raises.
+
+    Raises:
+        ToolError: there is no such file.
+        GalleyError: what the script asks for can't be done, with the script's line.
+    """
     if not Path(args.script).is_file():
-        print(f"galley run: no such file: {args.script}", file=sys.stderr)
-        return 2
+        raise ToolError(f"no such file: {args.script}", hint="give the path of a Python script")
     install()
     sys.argv = [args.script, *args.args]
     sys.path[0] = str(Path(args.script).resolve().parent)
     try:
         runpy.run_path(args.script, run_name="__main__")
     except GalleyError as error:
-        place = _place(error)
-        print(f"galley: {error}" + (f"\n  at {place}" if place else ""), file=sys.stderr)
-        return 2
+        error.site = error.site or _place(error)
+        raise
     except Exception as error:
         _show(error)
         return 1
@@ -53,12 +54,11 @@ def _frames(error: BaseException) -> list[traceback.FrameSummary]:
     return list(frames[first:])
 
 
-def _place(error: GalleyError) -> str:
-    if error.site is not None:
-        return ""  # in the message already
+def _place(error: GalleyError) -> Site | None:
+    """Return the script's own innermost line, or that of what it calls."""
     own = [f for f in _frames(error) if not f.filename.startswith(_OURS)]
     own = [f for f in own if "site-packages" not in f.filename]
-    return f"{own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else ""
+    return Site(own[-1].filename, own[-1].lineno or 0, own[-1].name) if own else None
 
 
 def _show(error: Exception) -> None:

@@ -82,7 +82,8 @@ def compile(lowered: Lowered) -> Compiled:
 def _dumps_kept() -> Iterator[None]:
     """Bypass jax's persistent cache while XLA_FLAGS asks for dumps: a hit would write none."""
     dumping = "--xla_dump" in os.environ.get("XLA_FLAGS", "")
-    enabled = jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir
+    settings: Any = jax.config
+    enabled = settings.jax_enable_compilation_cache and settings.jax_compilation_cache_dir
     if not (dumping and enabled):
         yield
         return

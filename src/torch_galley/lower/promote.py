@@ -16,6 +16,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 from torch._prims_common import elementwise_dtypes, get_computation_dtype
 
 from torch_galley.core.spec import XLA_DTYPE
+from torch_galley.ops.aten.cast import number
 
 _SELECTORS = {"condition", "mask"}
 """Arguments that choose and take no part in the arithmetic."""
@@ -56,7 +57,11 @@ def _common(operands: list[Any]) -> torch.dtype:
 
 
 def promote(node: fx.Node, args: list[Any], compute: torch.dtype) -> list[Any]:
-    """Return `args` with every array but the selectors cast to `compute`."""
+    """Return `args` with every array but the selectors cast to `compute`.
+
+    A Python number in a tensor's place becomes an array too, so that a lowering always gets what
+    the schema says.
+    """
     target = node.target
     assert isinstance(target, OpOverload)
     dtype = XLA_DTYPE[compute]
@@ -66,8 +71,9 @@ def promote(node: fx.Node, args: list[Any], compute: torch.dtype) -> list[Any]:
             return value.astype(dtype)
         return [cast(item) for item in value] if isinstance(value, list) else value
 
-    names = [argument.name for argument in target._schema.arguments]
-    return [
-        value if name in _SELECTORS else cast(value)
-        for name, value in zip(names, args, strict=False)
-    ]
+    out = []
+    for argument, value in zip(target._schema.arguments, args, strict=False):
+        if isinstance(argument.type, torch.TensorType) and isinstance(value, int | float | complex):
+            value = number(value, dtype)
+        out.append(value if argument.name in _SELECTORS else cast(value))
+    return out

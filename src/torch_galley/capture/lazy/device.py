@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 import torch
+from torch.utils.backend_registration import rename_privateuse1_backend
 
 from torch_galley.capture.lazy import dispatch
 from torch_galley.capture.lazy.flush import Executor, flush, use_executor
@@ -110,7 +111,7 @@ def register(executor: Executor) -> None:
     _check_free()
     use_executor(executor)
     module, hook, guard = _Module(), _Hook(), _Guard()
-    torch.utils.rename_privateuse1_backend("xla")
+    rename_privateuse1_backend("xla")
     torch._register_device_module("xla", module)
     torch._C._acc.register_python_privateuseone_hook(hook)  # type: ignore[attr-defined]
     torch._C._acc.register_python_privateuseone_device_guard(guard)  # type: ignore[attr-defined]

@@ -128,7 +128,7 @@ def on_cpu(tensor: torch.Tensor, cause: str = "read") -> torch.Tensor:
         dense = _view(dense, contents, tensor)
     if tensor.is_conj():
         dense = dense.conj()
-    return torch._neg_view(dense) if tensor.is_neg() else dense
+    return torch.ops.aten._neg_view.default(dense) if tensor.is_neg() else dense
 
 
 def _ready(value: Value) -> torch.Tensor:
@@ -138,11 +138,11 @@ def _ready(value: Value) -> torch.Tensor:
 
 
 def _view(dense: torch.Tensor, contents: storage.Contents, tensor: torch.Tensor) -> torch.Tensor:
-    sizes, strides, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
+    sizes, strides, offset = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
     flat = dense.permute(memory_order(contents.sizes, contents.strides)).reshape(-1).contiguous()
     if flat.dtype != tensor.dtype:
         flat = flat.view(tensor.dtype)
-    reach = storage.extent(tuple(sizes), strides, offset)
+    reach = storage.extent(sizes, strides, offset)
     if reach > flat.numel():
         flat = torch.cat([flat, flat.new_zeros(reach - flat.numel())])
     return flat.as_strided(sizes, strides, offset)

@@ -79,5 +79,5 @@ def resize(tensor: torch.Tensor, sizes: tuple[int, ...]) -> None:
     strides = storage.contiguous(sizes)
     storage.contents_of(tensor)  # now, so that a new storage is known before it grows
     storage.reshape_in_place(
-        tensor, tensor.untyped_storage(), sizes, strides, tensor.storage_offset()
+        tensor, tensor.untyped_storage(), sizes, strides, int(tensor.storage_offset())
     )

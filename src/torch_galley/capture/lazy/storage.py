@@ -164,7 +164,7 @@ def write(tensor: torch.Tensor, value: Value) -> None:
     if tensor.is_neg():
         value = record(aten.neg.default, value, kind=(value.shape, value.dtype))
     contents = contents_of(tensor)
-    sizes, strides, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+    sizes, strides, offset = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
     if tensor.numel() == 0:
         return
     if (
@@ -200,7 +200,7 @@ def _adapt(contents: Contents, tensor: torch.Tensor) -> None:
         kind = ((count,), tensor.dtype)
         contents.value = record(aten.view.dtype, flat, tensor.dtype, kind=kind)
         contents.dtype, contents.sizes, contents.strides = tensor.dtype, (count,), (1,)
-    reach = extent(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+    reach = extent(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
     missing = reach - contents.count
     if missing > 0:  # the storage was enlarged by resize_
         kind = ((reach,), contents.dtype)
@@ -220,7 +220,7 @@ def _flat(contents: Contents) -> Value:
 
 
 def _read_view(tensor: torch.Tensor, contents: Contents) -> Value:
-    sizes, strides, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+    sizes, strides, offset = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
     box = region(contents.sizes, contents.strides, sizes, strides, offset)
     if box is None:
         flat = _dense(_flat(contents))
@@ -237,7 +237,7 @@ def _read_view(tensor: torch.Tensor, contents: Contents) -> Value:
 
 
 def _write_view(tensor: torch.Tensor, contents: Contents, value: Value) -> None:
-    sizes, strides, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+    sizes, strides, offset = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
     box = region(contents.sizes, contents.strides, sizes, strides, offset)
     if box is None or box.sizes != box.spread:
         flat = _dense(_flat(contents))

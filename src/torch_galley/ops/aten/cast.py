@@ -46,16 +46,20 @@ def cast(x: jax.Array, dtype: torch.dtype) -> jax.Array:
     return x.astype(name)
 
 
-def number(value: Any, like: jax.Array) -> Any:
-    """Return a Python number as a constant of `like`'s dtype, wrapping as torch does (int8: 300
-    is 44); an array comes back as it is.
+def number(value: Any, like: Any) -> Any:
+    """Return a Python number as a 0-dim array of a dtype, or of an array's dtype, as torch does.
+
+    Integers wrap (int8: 300 is 44), a float becomes an integer by truncation and a bool by asking
+    whether it is zero. An array comes back as it is.
     """
     if isinstance(value, jax.Array):
         return value
-    if jnp.issubdtype(like.dtype, jnp.integer) and isinstance(value, int):
-        bits = 8 * like.dtype.itemsize
-        value = np.array([value % 2**bits], np.uint64).astype(like.dtype)[0]
-    return jnp.asarray(value, like.dtype)
+    dtype = jnp.dtype(getattr(like, "dtype", like))
+    if jnp.issubdtype(dtype, jnp.integer):
+        value = np.array([int(value) % 2 ** (8 * dtype.itemsize)], np.uint64).astype(dtype)[0]
+    elif dtype == jnp.bool_:
+        value = value != 0
+    return jnp.asarray(value, dtype)
 
 
 @lowers(aten._to_copy.default, promotes=False)

@@ -10,6 +10,7 @@ import torch
 from jax import lax
 
 from torch_galley.core.spec import XLA_DTYPE
+from torch_galley.ops.aten.cast import number
 from torch_galley.ops.registry import lowers
 
 aten = torch.ops.aten
@@ -29,20 +30,9 @@ def _float() -> torch.dtype:
     return torch.get_default_dtype()
 
 
-def constant(value, dtype):
-    """Return a Python number as a 0-dim array of a jax dtype, converted as torch does.
-
-    A float becomes an integer by truncation, a negative integer an unsigned one by wrapping.
-    """
-    target = jnp.dtype(dtype)
-    if isinstance(value, float) and not jnp.issubdtype(target, jnp.inexact):
-        value = value != 0 if jnp.issubdtype(target, jnp.bool_) else int(value)
-    return jnp.asarray(np.asarray(value).astype(target))
-
-
 def filled(size, value, dtype: torch.dtype):
     """Return an array of one value."""
-    return jnp.broadcast_to(constant(value, XLA_DTYPE[dtype]), tuple(size))
+    return jnp.broadcast_to(number(value, XLA_DTYPE[dtype]), tuple(size))
 
 
 @lowers(aten.full.default)
@@ -52,7 +42,7 @@ def full(size, fill_value, *, dtype=None, **unused):
 
 @lowers(aten.full_like.default)
 def full_like(self, fill_value, *, dtype=None, **unused):
-    value = constant(fill_value, XLA_DTYPE[dtype] if dtype else self.dtype)
+    value = number(fill_value, XLA_DTYPE[dtype] if dtype else self.dtype)
     return jnp.broadcast_to(value, self.shape)
 
 
@@ -99,7 +89,7 @@ def _any_float(*values) -> bool:
 
 def _ramp(start, step, count, dtype):
     index = lax.iota(dtype, count)
-    return index * constant(step, dtype) + constant(start, dtype)
+    return index * number(step, dtype) + number(start, dtype)
 
 
 @lowers(prims.iota.default)

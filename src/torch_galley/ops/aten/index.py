@@ -11,7 +11,7 @@ import torch
 from jax import lax
 
 from torch_galley.core import reasons
-from torch_galley.ops.aten.create import constant
+from torch_galley.ops.aten.cast import number
 from torch_galley.ops.aten.shape import axis_of
 from torch_galley.ops.check import in_range
 from torch_galley.ops.registry import lowers
@@ -114,7 +114,7 @@ def where(condition, self, other):
 
 @lowers(aten.masked_fill.Scalar, promotes=False)
 def masked_fill(self, mask, value):
-    return jnp.where(mask, constant(value, self.dtype), self)
+    return jnp.where(mask, number(value, self.dtype), self)
 
 
 @lowers(aten.masked_fill.Tensor)

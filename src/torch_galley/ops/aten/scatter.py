@@ -7,7 +7,7 @@ import torch
 from jax import lax
 
 from torch_galley.core import reasons
-from torch_galley.ops.aten.create import constant
+from torch_galley.ops.aten.cast import number
 from torch_galley.ops.aten.index import Place, is_mask, no_masks
 from torch_galley.ops.aten.shape import axis_of
 from torch_galley.ops.check import OutOfRange, in_range, require
@@ -107,7 +107,7 @@ def scatter_src(self, dim, index, src):
 @lowers(aten.scatter.value)
 def scatter_value(self, dim, index, value):
     def write(x, key, extent):
-        return x.at[key].set(constant(value, x.dtype), mode="drop")
+        return x.at[key].set(number(value, x.dtype), mode="drop")
 
     return _scatter("scatter", self, dim, index, write)
 
@@ -119,7 +119,7 @@ def scatter_old_reduce(self, dim, index, src, *, reduce):
 
 @lowers(aten.scatter.value_reduce)
 def scatter_value_reduce(self, dim, index, value, *, reduce):
-    source = jnp.broadcast_to(constant(value, self.dtype), index.shape)
+    source = jnp.broadcast_to(number(value, self.dtype), index.shape)
     return scatter_reduce(self, dim, index, source, reduce)
 
 
@@ -164,7 +164,7 @@ def _slices(op, self, dim, index, source, write, negative=False):
 @lowers(aten.index_add.default)
 def index_add(self, dim, index, source, *, alpha=1):
     if alpha != 1:
-        source = source * constant(alpha, source.dtype)
+        source = source * number(alpha, source.dtype)
 
     def write(x, key, s):
         return _reduce_at(x, key, s, "sum")
@@ -191,7 +191,7 @@ def index_copy(self, dim, index, source):
 
 @lowers(aten.index_fill.int_Scalar)
 def index_fill(self, dim, index, value):
-    source = constant(value, self.dtype)
+    source = number(value, self.dtype)
     return _slices("index_fill", self, dim, index, source, _set, negative=True)
 
 
