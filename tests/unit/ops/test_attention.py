@@ -58,4 +58,4 @@ def test_other_ranks(same):
 
 def test_large_scores_do_not_overflow(same):
     q, k, v = qkv()
-    same(lambda q, k, v: sdpa(q * 1000, k, v), q, k, v)
+    same(lambda q, k, v: sdpa(q * 1000, k, v), q, k, v, rtol=1e-4, atol=1e-3)
