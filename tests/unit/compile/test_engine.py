@@ -5,8 +5,10 @@ from __future__ import annotations
 import jax
 import pytest
 import torch
+from torch._dynamo.exc import BackendCompilerFailed
 
 import torch_galley
+from torch_galley.compile import client
 from torch_galley.compile import engine as engines
 from torch_galley.core.errors import CompileError
 from torch_galley.pipeline import executables
@@ -77,12 +79,10 @@ def test_the_users_own_jax_stays_as_it_was(galley):
     assert not jax.config.read("jax_enable_x64")
 
 
-def test_what_xla_refuses_is_a_compile_error():
-    from torch_galley.compile.client import xla_errors
-
-    stage = jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((2,), "float32"))
-    with (
-        pytest.raises(CompileError, match="No such compile option"),
-        xla_errors(CompileError, "compiling"),
-    ):
-        engines.engine().compile(stage, {"xla_no_such_option": True})
+def test_what_xla_refuses_is_a_compile_error(galley, monkeypatch):
+    monkeypatch.setattr(client, "compiler_options", lambda text: {"xla_no_such_option": True})
+    executables().clear()
+    with pytest.raises(BackendCompilerFailed, match="No such compile option") as caught:
+        galley(lambda x: x + 1)(torch.ones(2))
+    assert isinstance(caught.value.inner_exception, CompileError)
+    assert "test_engine.py" in str(caught.value)  # the user's line
