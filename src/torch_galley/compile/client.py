@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import torch
 
-from torch_galley.compile.engine import Executable, engine, public_engine
+from torch_galley.compile.engine import Engine, Executable, engine
 from torch_galley.core.errors import CompileError, ConfigError, GalleyError
 from torch_galley.core.events import ClusterCompiled, emit
 from torch_galley.core.site import Site
@@ -31,6 +31,8 @@ class Compiled:
     """An executable and what it was made from."""
 
     lowered: Lowered
+    engine: Engine
+    """What brings tensors to it and takes its results."""
     executable: Executable
     seconds: float
     """What XLA took."""
@@ -70,11 +72,11 @@ def compile(lowered: Lowered) -> Compiled:
     started = time.perf_counter()
     doing = f"XLA could not compile {lowered.name}"
     try:
-        compiler = engine() if lowered.platform == "cpu" else public_engine()
-        executable = compiler.compile(lowered.stage, compiler_options(lowered.text()))
+        way = engine(lowered.platform)
+        executable = way.compile(lowered.stage, compiler_options(lowered.text()))
     except jax.errors.JaxRuntimeError as error:
         raise xla_error(error, CompileError, doing, lowered.first_site) from error
-    compiled = Compiled(lowered, executable, time.perf_counter() - started)
+    compiled = Compiled(lowered, way, executable, time.perf_counter() - started)
     emit(ClusterCompiled(compiled, compiled.seconds))
     return compiled
 

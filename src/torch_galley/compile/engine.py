@@ -165,8 +165,10 @@ def _prove(own: OwnEngine) -> None:
 
 
 @cache
-def engine() -> Engine:
-    """Return the engine for CPU programs: our own client if this jaxlib lets us, else public."""
+def engine(platform: str = "cpu") -> Engine:
+    """Return the way to a platform of jax's: for "cpu" our own client if this jaxlib lets us."""
+    if platform != "cpu":
+        return PublicEngine()
     try:
         own = OwnEngine()
         with unset_fake_temporarily():  # Dynamo calls backends where new tensors are fake
@@ -174,9 +176,3 @@ def engine() -> Engine:
     except Exception:  # whatever a private entry point may do when it has changed
         return PublicEngine()
     return own
-
-
-@cache
-def public_engine() -> PublicEngine:
-    """Return the engine for other devices."""
-    return PublicEngine()

@@ -13,6 +13,7 @@ from torch import fx
 from torch_galley.capture.fx import is_symbolic_number
 from torch_galley.cluster.partition import XlaCluster
 from torch_galley.compile.client import Compiled, xla_error
+from torch_galley.compile.engine import Engine
 from torch_galley.core.errors import RunError
 from torch_galley.lower.driver import Argument
 from torch_galley.lower.symbol import (
@@ -34,7 +35,11 @@ class OnDevice:
 
     array: jax.Array
     argument: Argument
-    platform: str
+    engine: Engine
+
+    def tensor(self) -> torch.Tensor:
+        """Return it as a tensor, waiting for it."""
+        return to_torch(self.array, self.argument.layout, self.argument.spec.shape, self.engine)
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ class ClusterStep:
         """Put the results into `env`, still on the device."""
         arguments = compiled.lowered.results
         for node, array, argument in zip(self.cluster.outputs, results, arguments, strict=False):
-            env[node] = OnDevice(array, argument, compiled.lowered.platform)
+            env[node] = OnDevice(array, argument, compiled.engine)
 
     @property
     def compiled(self) -> Compiled | None:
@@ -121,7 +126,10 @@ class ClusterStep:
         )
         own = self._own(bindings)
         compiled = self._executable(self.cluster, arguments, own)
-        slots = [_Slot(value, argument) for value, argument in zip(values, arguments, strict=True)]
+        slots = [
+            _Slot(value, argument, compiled.engine)
+            for value, argument in zip(values, arguments, strict=True)
+        ]
         self._ready = ready = _Ready(own, slots, compiled)
         return ready
 
@@ -129,12 +137,14 @@ class ClusterStep:
 class _Slot:
     """One input of a cluster: what it must be like, and the way to its array."""
 
-    __slots__ = ("_address", "_argument", "_kept", "_shape", "_stride")
+    __slots__ = ("_address", "_argument", "_engine", "_kept", "_plain", "_shape", "_stride")
 
-    def __init__(self, value: Any, argument: Argument):
+    def __init__(self, value: Any, argument: Argument, engine: Engine):
         self._argument = argument
+        self._engine = engine
         self._shape = argument.spec.shape
         self._stride = None if isinstance(value, OnDevice) else value.stride()
+        self._plain = self._stride is not None and value.is_contiguous() and 1 not in self._shape
         self._address = 0
         self._kept: Any = None
 
@@ -148,7 +158,10 @@ class _Slot:
             return self._kept
         if value.stride() != self._stride or value.shape != self._shape:
             return None
-        array = to_jax(value, self._argument.layout)
+        ordinary = type(value) is torch.Tensor and not value.requires_grad
+        if self._plain and ordinary and not value.is_neg() and not value.is_conj():
+            return self._engine.bring(value)  # what to_jax comes down to
+        array = to_jax(value, self._argument.layout, self._engine)
         if isinstance(value, torch.nn.Parameter) and is_view_of(array, value):
             # An array that views the very memory is as good at the next call, whatever was
             # written there meanwhile. It also keeps that memory alive, so that an equal address
@@ -182,10 +195,8 @@ def value_as_torch(node: fx.Node, env: dict[fx.Node, Any], bindings: Bindings) -
     """Return a node's value as torch code wants it: a tensor, waited for, or a Python number."""
     if node in env:
         value = env[node]
-        if isinstance(value, OnDevice):
-            value = env[node] = to_torch(
-                value.array, value.argument.layout, value.argument.spec.shape, value.platform
-            )
+        if type(value) is OnDevice:
+            value = env[node] = value.tensor()
         return value
     if is_symbolic_number(node):
         return value_of(node.meta["val"], bindings)
@@ -195,8 +206,8 @@ def value_as_torch(node: fx.Node, env: dict[fx.Node, Any], bindings: Bindings) -
 def _raise_failed(compiled: Compiled, verdicts: jax.Array) -> None:
     """Raise what eager would have raised for the first check that failed."""
     lowered = compiled.lowered
-    found = to_torch(verdicts, None, (len(lowered.checks), 2), lowered.platform)
-    for check, (count, value) in zip(lowered.checks, found.tolist(), strict=True):
+    found = compiled.engine.take(verdicts).tolist()
+    for check, (count, value) in zip(lowered.checks, found, strict=True):
         if count:
             site = lowered.sites.get(check.node)
             place = f"\n  at {site}" if site else ""
