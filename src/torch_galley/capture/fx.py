@@ -90,6 +90,16 @@ def is_symbolic_number(node: fx.Node) -> bool:
     return isinstance(val, numbers)
 
 
+def reads_data(node: fx.Node) -> bool:
+    """Whether a number-valued node reads a tensor's elements (item) rather than its sizes."""
+    return torch.Tag.data_dependent_output in getattr(node.target, "tags", ())
+
+
+def is_shape_number(node: fx.Node) -> bool:
+    """Whether a call's number follows from the inputs' shapes alone, and need not be computed."""
+    return node.op == "call_function" and is_symbolic_number(node) and not reads_data(node)
+
+
 def is_view(overload: Any) -> bool:
     """Whether an ATen overload returns a view of its first argument."""
     if not isinstance(overload, OpOverload):

@@ -6,10 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import torch
 from torch import fx
 
-from torch_galley.capture.fx import Captured, is_symbolic_number, is_tensor, is_view
+from torch_galley.capture.fx import (
+    Captured,
+    is_shape_number,
+    is_symbolic_number,
+    is_tensor,
+    is_view,
+)
 from torch_galley.cluster.check import check
 from torch_galley.cluster.contract import contract
 from torch_galley.cluster.dag import Dag, topological_order
@@ -137,7 +142,7 @@ def _build(graph: fx.Graph) -> tuple[Dag, list[list[fx.Node]]]:
             vertex[node] = vertex[node.args[0]]
             members[vertex[node]].append(node)
             continue
-        if is_symbolic_number(node) and not _reads_data(node):
+        if is_shape_number(node):
             behind[node] = frozenset(sources)
             continue
         vertex[node] = len(members)
@@ -148,12 +153,6 @@ def _build(graph: fx.Graph) -> tuple[Dag, list[list[fx.Node]]]:
             last_effect = vertex[node]
         edges |= {(source, vertex[node]) for source in sources}
     return Dag.of([atom[0].name for atom in members], edges), members
-
-
-def _reads_data(node: fx.Node) -> bool:
-    """Whether a number-valued node reads a tensor's elements (item) rather than its sizes."""
-    tags = getattr(node.target, "tags", ())
-    return torch.Tag.data_dependent_output in tags
 
 
 def _has_effect(node: fx.Node) -> bool:
@@ -213,11 +212,7 @@ def _bordered(name: str, nodes: Sequence[fx.Node]) -> XlaCluster:
     outputs = [
         node
         for node in nodes
-        if is_tensor(node) and any(user not in inside and _needs(user) for user in node.users)
+        if is_tensor(node)
+        and any(user not in inside and not is_shape_number(user) for user in node.users)
     ]
     return XlaCluster(name, tuple(nodes), tuple(inputs), tuple(outputs))
-
-
-def _needs(user: fx.Node) -> bool:
-    """Whether a user wants the tensor itself, not only its sizes."""
-    return not (is_symbolic_number(user) and not _reads_data(user))
