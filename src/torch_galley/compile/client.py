@@ -14,12 +14,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jax
 import torch
 from jax.experimental.compilation_cache import compilation_cache
 
+from torch_galley.compile import save
 from torch_galley.core.errors import CompileError, ConfigError
 from torch_galley.core.events import ClusterCompiled, emit
 from torch_galley.core.site import Site
@@ -38,7 +40,8 @@ class Compiled:
     """An executable and what it was made from."""
 
     lowered: Lowered
-    stage: jax.stages.Compiled
+    stage: jax.stages.Compiled | save.Executable
+    """jax's own value; an Executable, which can't run, in a Compiled that was loaded."""
     seconds: float
     """What XLA took."""
 
@@ -48,6 +51,33 @@ class Compiled:
     def hlo(self) -> str:
         """Return the HLO after optimisation."""
         return self.stage.as_text() or ""
+
+    def text(self) -> str:
+        """Return the HLO after optimisation: what is run."""
+        return self.hlo()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all but the text as plain data: XLA's own analysis of memory and cost."""
+        return save.to_json(self)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the Lowered that this comes from, the optimised HLO and XLA's analyses.
+
+        The executable itself is not written: it fits one machine and one jaxlib only.
+
+        Raises:
+            ToolError: the graph can't be saved, or the folder not written.
+        """
+        return save.save(self, folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Compiled:
+        """Read what `save` wrote. Equal in text and JSON, but it can't be called.
+
+        Raises:
+            ToolError: no such folder, or a file in it is corrupt or foreign.
+        """
+        return cls(*save.load(folder))
 
 
 def compiler_options(stablehlo: str) -> dict[str, Any]:
