@@ -62,7 +62,13 @@ def config_from_json(fields: Fields) -> Config:
     for name in values.data:
         if name not in known:
             raise values.wrong(name, "is no setting of this version")
-    return Config(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.data.items()})
+    found: dict[str, Any] = {}
+    for f in dataclasses.fields(Config):
+        if f.name in values.data:
+            kind: Any = list if isinstance(f.default, tuple) else type(f.default)
+            given = values.get(f.name, object if f.default is None else kind)
+            found[f.name] = tuple(map(str, given)) if kind is list else given
+    return Config(**found)
 
 
 def graph_to_json(module: fx.GraphModule, files: dict[str, bytes]) -> dict[str, Any]:
