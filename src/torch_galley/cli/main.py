@@ -14,6 +14,8 @@ from torch_galley.core.errors import GalleyError
 VERBS = {
     "demo": "show the whole line on one small model",
     "run": "run a script with its models compiled, and tell what happened",
+    "explain": "show what of a model goes into XLA, what does not, and why",
+    "ops": "tell whether an operator is supported, and how",
     "cluster": "cut a graph of named operations into clusters",
     "version": "print the versions of galley and of what it stands on",
 }

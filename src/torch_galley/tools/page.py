@@ -14,6 +14,7 @@ from torch import fx
 from torch_galley.cluster.operation import is_operation
 from torch_galley.cluster.partition import XlaCluster
 from torch_galley.cluster.report import border, size
+from torch_galley.core.reasons import Reason, TooSmall
 from torch_galley.core.site import Site, module_path, site_of
 from torch_galley.tools.flops import shown
 
@@ -52,8 +53,8 @@ def _headline(explanation: Explanation) -> Iterator[str]:
     inside = sum(sum(graph.cluster_flops) for graph in graphs)
     if total:
         yield (
-            f"{inside / total:.1%} of {shown(total)} in XLA, as torch.utils.flop_counter has "
-            "them: products, convolutions, attention"
+            f"{inside / total:.1%} of {shown(total)} in XLA, counted by torch.utils.flop_counter: "
+            "products, convolutions, attention"
         )
     if any(graph.estimated for graph in graphs):
         yield "Sizes are symbolic: bytes and FLOPs are those of this call."
@@ -75,11 +76,16 @@ def _graph(graph: Graph, limit: int | None) -> Iterator[str]:
         return
     yield f"  native: {counted(len(found.native), 'operation')}"
     groups: dict[str, list[fx.Node]] = {}
-    for node, reason in found.native.items():
+    # Small clusters last: they mostly follow from the other reasons.
+    for node, reason in sorted(found.native.items(), key=lambda item: _follows(item[1])):
         groups.setdefault(reason.group, []).append(node)
-    for group, nodes in sorted(groups.items(), key=lambda item: -len(item[1])):
+    for group, nodes in groups.items():
         yield f"    {group}: {len(nodes)}"
         yield from _native(nodes)
+
+
+def _follows(reason: Reason) -> bool:
+    return isinstance(reason, TooSmall)
 
 
 def _cluster(cluster: XlaCluster, flops: int, limit: int | None) -> Iterator[str]:
@@ -110,19 +116,33 @@ def _points(label: str, nodes: Sequence[fx.Node], limit: int | None) -> list[str
 
 def _native(nodes: Iterable[fx.Node]) -> Iterator[str]:
     """Show operations by the line that made them: layers of one class share one entry."""
-    rows: dict[tuple[str, Site | None], list[str]] = {}
+    rows: dict[Site | None, list[fx.Node]] = {}
     for node in nodes:
         site = site_of(node.meta)
         line = site and Site(site.file, site.line, site.function, "", site.code)
-        rows.setdefault((str(node.target), line), []).append(module_path(node.meta))
-    for (op, site), modules in rows.items():
-        times = f"{len(modules)} x " if len(modules) > 1 else ""
-        yield f"      {times}{op}" + (f" at {place(site)}" if site else ", no line of yours kept")
-        inside = merged(filter(None, modules))
-        if site and site.code:
-            yield f"        {site.code}" + (f"   # in {', '.join(inside)}" if inside else "")
-        elif inside:
-            yield f"        in {', '.join(inside)}"
+        rows.setdefault(line, []).append(node)
+    for site, made in rows.items():
+        ops = Counter(str(node.target) for node in made)
+        named = ", ".join(f"{n} x {op}" if n > 1 else op for op, n in ops.items())
+        yield from _wrapped(f"{named} at {place(site)}" if site else f"{named}, line unknown", 6)
+        inside = ", ".join(merged(filter(None, (module_path(node.meta) for node in made))))
+        code = site.code if site else ""
+        if len(code) + len(inside) < _WIDTH - 16 or not (code and inside):
+            shown = code + (f"   # in {inside}" if inside else "")
+            yield from [f"        {shown.strip()}"] if shown else []
+        else:
+            yield from [f"        {code}", f"        # in {inside}"]
+
+
+def _wrapped(line: str, indent: int) -> list[str]:
+    return textwrap.wrap(
+        line,
+        _WIDTH,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 2),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _breaks(explanation: Explanation) -> Iterator[str]:
@@ -131,9 +151,7 @@ def _breaks(explanation: Explanation) -> Iterator[str]:
         yield f"  {place(one.site) if one.site else 'at an unknown place'}"
         if one.site and one.site.code:
             yield f"    {one.site.code}"
-        yield from textwrap.wrap(
-            one.headline, _WIDTH, initial_indent="    ", subsequent_indent="    "
-        )
+        yield from _wrapped(one.headline, 4)
 
 
 def place(site: Site) -> str:
