@@ -66,7 +66,7 @@ def config_from_json(fields: Fields) -> Config:
     for f in dataclasses.fields(Config):
         if f.name in values.data:
             kind: Any = list if isinstance(f.default, tuple) else type(f.default)
-            given = values.get(f.name, object if f.default is None else kind)
+            given: Any = values.get(f.name, object if f.default is None else kind)
             found[f.name] = tuple(map(str, given)) if kind is list else given
     return Config(**found)
 

@@ -154,11 +154,15 @@ def tried(op: OpOverload) -> dict[str, Trial]:
     return {} if _writes(op) else trials(op)
 
 
+def sweep_file() -> Path:
+    """Return where a sweep over torch's own samples is kept, if it is."""
+    return SOURCE.parent / "docs" / "ops.json"
+
+
 def sweep_verdicts(name: str) -> list[dict[str, Any]]:
     """Return what docs/ops.json, a sweep over torch's own samples, has of an operator, if any."""
-    path = SOURCE.parent / "docs" / "ops.json"
     try:
-        rows = json.loads(path.read_text("utf-8"))
+        rows = json.loads(sweep_file().read_text("utf-8"))
     except (OSError, ValueError):
         return []
     base = name.removeprefix("aten.").partition(".")[0]

@@ -134,7 +134,7 @@ def _candidates(op: OpOverload, dtype: torch.dtype) -> Iterator[tuple[list[Any],
             if argument.has_default_value():
                 continue
             own = next((d for d, names in _OWN.items() if argument.name in names), dtype)
-            made = _made(str(argument.type), argument.N, own, rank, number)
+            made = _made(str(argument.type), getattr(argument, "N", None), own, rank, number)
             if argument.kwarg_only:
                 kwargs[argument.name] = made
             else:
