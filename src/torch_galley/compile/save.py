@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,26 +20,26 @@ _MEMORY = ("argument", "output", "alias", "temp", "generated_code")
 
 
 @dataclass(frozen=True)
-class Executable:
-    """Stands for jax's own stage in a Compiled that was loaded: text and numbers."""
+class Remains:
+    """Stands for the executable in a Compiled that was loaded: text and numbers."""
 
-    hlo: str
-    memory: dict[str, Any]
-    cost: dict[str, Any]
+    text: str
+    sizes: dict[str, Any]
+    estimates: dict[str, Any]
 
-    def as_text(self) -> str:
+    def hlo(self) -> str:
         """Return the HLO after optimisation."""
-        return self.hlo
+        return self.text
 
-    def memory_analysis(self) -> SimpleNamespace:
+    def memory(self) -> SimpleNamespace:
         """Return XLA's sizes in bytes, as attributes."""
-        return SimpleNamespace(**self.memory)
+        return SimpleNamespace(**self.sizes)
 
-    def cost_analysis(self) -> dict[str, Any]:
+    def cost(self) -> dict[str, Any]:
         """Return XLA's estimates, such as "flops" and "bytes accessed"."""
-        return self.cost
+        return self.estimates
 
-    def __call__(self, *arrays: Any) -> NoReturn:
+    def __call__(self, arrays: Sequence[Any]) -> NoReturn:
         """Refuse.
 
         Raises:
@@ -60,14 +61,14 @@ def to_json(compiled: Compiled) -> dict[str, Any]:
 
 def _memory(compiled: Compiled) -> dict[str, int]:
     """Return XLA's sizes in bytes; empty on a platform that tells none."""
-    analysis = compiled.stage.memory_analysis()
+    analysis = compiled.executable.memory()
     names = [f"{part}_size_in_bytes" for part in _MEMORY]
     return {name: getattr(analysis, name) for name in names if hasattr(analysis, name)}
 
 
 def _cost(compiled: Compiled) -> dict[str, float]:
     """Return XLA's estimates for the whole program, without its counts per operand."""
-    analysis = compiled.stage.cost_analysis() or {}
+    analysis = compiled.executable.cost()
     return {name: value for name, value in sorted(analysis.items()) if "{" not in name}
 
 
@@ -77,7 +78,7 @@ def save(compiled: Compiled, folder: str | Path) -> Path:
     return write_record(folder, "compiled", to_json(compiled), {_HLO: compiled.hlo()})
 
 
-def load(folder: str | Path) -> tuple[Lowered, Executable, float]:
+def load(folder: str | Path) -> tuple[Lowered, Remains, float]:
     """Read what `save` wrote: the arguments of Compiled.
 
     Raises:
@@ -88,5 +89,5 @@ def load(folder: str | Path) -> tuple[Lowered, Executable, float]:
     if fields.get("name", str) != lowered.name:
         raise fields.wrong("name", f"is not that of the Lowered beside it, {lowered.name}")
     memory, cost = fields.get("memory", dict), fields.get("cost", dict)
-    executable = Executable(record.text(_HLO), memory, cost)
-    return lowered, executable, fields.get("seconds", float)
+    remains = Remains(record.text(_HLO), memory, cost)
+    return lowered, remains, fields.get("seconds", float)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from torch_galley.capture.save import (
     config_from_json,
@@ -17,7 +17,6 @@ from torch_galley.capture.save import (
 from torch_galley.cluster.partition import XlaCluster
 from torch_galley.cluster.save import cluster_from_json, cluster_to_json, cut_out
 from torch_galley.core.config import Config
-from torch_galley.core.errors import ToolError
 from torch_galley.core.site import Site
 from torch_galley.core.spec import TORCH_DTYPE, TensorSpec
 from torch_galley.core.store import Fields, read_record, write_record
@@ -43,20 +42,12 @@ class Program:
         """Return the StableHLO, or with dialect="hlo" the HLO."""
         return self.hlo if dialect == "hlo" else self.stablehlo
 
-    def compile(self, compiler_options: Any = None) -> NoReturn:
-        """Refuse.
-
-        Raises:
-            ToolError: always: jax can't compile what it did not trace.
-        """
-        hint = "lower its cluster again: lower(it.cluster, it.arguments, {}, it.config)"
-        raise ToolError("a Lowered that was loaded can't be compiled", hint=hint)
-
 
 def to_json(lowered: Lowered) -> dict[str, Any]:
     """Return a lowered cluster as plain data; see Lowered.to_json."""
     return {
         "name": lowered.name,
+        "platform": lowered.platform,
         "arguments": list(map(_argument_to_json, lowered.arguments)),
         "results": list(map(_argument_to_json, lowered.results)),
         "checks": [
@@ -94,6 +85,7 @@ class Saved:
 
     cluster: XlaCluster
     config: Config
+    platform: str
     program: Program
     arguments: list[tuple[TensorSpec, Layout | None]]
     results: list[tuple[TensorSpec, Layout | None]]
@@ -113,6 +105,7 @@ def load(folder: str | Path) -> Saved:
     return Saved(
         cluster,
         config_from_json(fields),
+        fields.get("platform", str),
         Program(record.text(_STABLEHLO), record.text(_HLO)),
         [_argument(item) for item in fields.each("arguments")],
         [_argument(item) for item in fields.each("results")],

@@ -8,7 +8,7 @@ import torch
 import torch_galley
 from torch_galley.capture.fx import Captured
 from torch_galley.cluster.partition import Clustered, partition
-from torch_galley.compile.client import Compiled, has_device
+from torch_galley.compile.client import Compiled, compile, has_device
 from torch_galley.core.errors import ToolError
 from torch_galley.lower.driver import Lowered, lower
 from torch_galley.tools.stages import Stages
@@ -100,9 +100,9 @@ def test_what_a_loaded_value_can_not(saved):
     made, folder = saved
     loaded = Compiled.load(folder / made.lowered[0].name)
     with pytest.raises(ToolError, match="can't be run"):
-        loaded(torch.ones(1))
+        loaded.executable([])
     with pytest.raises(ToolError, match="can't be compiled"):
-        loaded.lowered.stage.compile()
+        compile(loaded.lowered)
 
 
 def test_arguments_of_all_kinds_come_back(tmp_path):
