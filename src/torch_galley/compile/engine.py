@@ -44,6 +44,10 @@ class Executable(Protocol):
         """Return XLA's memory statistics: argument, output, temp_size_in_bytes, ..."""
         ...
 
+    def cost(self) -> Mapping[str, Any]:
+        """Return XLA's estimates, such as "flops"; empty if it gives none."""
+        ...
+
 
 class Engine(Protocol):
     """Compiles programs, and moves CPU tensors in and out without a copy where it can."""
@@ -71,6 +75,9 @@ class _PublicExecutable:
 
     def memory(self) -> Any:
         return self._stage.memory_analysis()
+
+    def cost(self) -> Mapping[str, Any]:
+        return self._stage.cost_analysis() or {}
 
 
 class PublicEngine:
@@ -120,6 +127,9 @@ class _OwnExecutable:
 
     def memory(self) -> Any:
         return self._loaded.get_compiled_memory_stats()
+
+    def cost(self) -> Mapping[str, Any]:
+        return self._loaded.cost_analysis() or {}
 
 
 class OwnEngine:

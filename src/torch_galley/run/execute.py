@@ -1,7 +1,8 @@
 """The plan: what is left of a graph at run time, a flat list of instructions over slots.
 
 Note [Aliasing]. Inputs reach XLA as views of torch's memory (run.buffer), and XLA may run
-asynchronously (our own CPU client does not, see compile.engine). Three rules keep a later write of the caller from changing an earlier result:
+asynchronously (our own CPU client does not, see compile.engine). Three rules keep a later write
+of the caller from changing an earlier result:
 1. A call returns only when every executable it started has finished. A cluster has results only
    if something outside needs them: torch, whose export waits for them, or a later cluster, which
    cannot finish before them. So waiting for what torch sees is waiting for all.
