@@ -18,7 +18,7 @@ from torch_galley.core.errors import LoweringError
 from torch_galley.core.events import GraphBuilt, Warned, emit
 from torch_galley.core.reasons import LoweringFailed, Reason
 from torch_galley.lower.driver import Argument, lower
-from torch_galley.lower.symbol import Bindings, cluster_symbols
+from torch_galley.lower.symbol import Bindings, cluster_symbols, first_seen
 from torch_galley.run.execute import Plan
 
 Result = TypeVar("Result")
@@ -33,13 +33,13 @@ def executables() -> ExecutableCache[Compiled]:
 def build(captured: Captured) -> Plan:
     """Turn a captured graph into a plan that can be called with a list of inputs.
 
-    Clusters of static shape are compiled at once, so that a lowering that fails is found before
-    the first run: its node then runs natively, with a warning (or an error under `strict`).
+    Clusters are compiled at once, so that a lowering that fails is found before the first run: its
+    node then runs natively, with a warning (or an error under `strict`).
     """
 
     def planned(clustered: Clustered) -> Plan:
         plan = _plan(clustered)
-        _compile_static(plan)
+        _compile_first(plan)
         return plan
 
     plan = settle(captured, planned)
@@ -84,9 +84,16 @@ def _plan(clustered: Clustered) -> Plan:
     return Plan(clustered, executable)
 
 
-def _compile_static(plan: Plan) -> None:
-    """Compile the clusters whose inputs' shapes are known already."""
-    for cluster in plan.clustered.clusters:
-        if not cluster_symbols(cluster):
-            arguments = tuple(Argument.like(node.meta["val"]) for node in cluster.inputs)
-            plan.executable(cluster, arguments, {})
+def _compile_first(plan: Plan) -> None:
+    """Compile every cluster for the sizes that capture saw, which the first call brings.
+
+    A cluster whose sizes depend on data waits for them.
+    """
+    clustered = plan.clustered
+    known = first_seen(clustered.captured.graph.graph.nodes)
+    for cluster in clustered.clusters:
+        symbols = cluster_symbols(cluster)
+        if symbols <= set(known):
+            bindings = {symbol: known[symbol] for symbol in symbols}
+            arguments = tuple(Argument.of(node, bindings) for node in cluster.inputs)
+            plan.executable(cluster, arguments, bindings)
