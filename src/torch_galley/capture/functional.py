@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._guards import TracingContext
 
 from torch_galley.capture.fx import Captured
 from torch_galley.core.config import Config
@@ -32,7 +33,7 @@ def capture(
 
     def compiler(role: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         def compile_part(part: fx.GraphModule, _inputs: Sequence[Any]) -> Any:
-            run = execute(Captured(part, role, config))
+            run = execute(Captured(part, role, config, _visible(role)))
             run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd hands over a list
             return run
 
@@ -47,6 +48,16 @@ def capture(
     )
     with _without_onednn():
         return backend(graph, list(example_inputs))
+
+
+def _visible(role: str) -> int | None:
+    """Return how many results of the part being compiled the user can see: see Captured.visible."""
+    context = TracingContext.try_get()
+    if role == "backward":
+        return 0  # gradients: torch promises nothing of their memory
+    if role == "forward" and context is not None and context.fw_metadata is not None:
+        return context.fw_metadata.num_forward_returns
+    return None
 
 
 @contextlib.contextmanager
