@@ -6,6 +6,7 @@ have the same operators in fewer and smaller layers. `TRAINED[name](small)` give
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -56,7 +57,7 @@ class UNet(nn.Module):
     def __init__(self, width: int, depth: int, classes: int = 2):
         super().__init__()
         widths = [width << level for level in range(depth + 1)]
-        pairs = list(zip(widths, widths[1:], strict=False))
+        pairs = list(itertools.pairwise(widths))
         self.first = _double_conv(3, width)
         self.down = nn.ModuleList(_double_conv(a, b) for a, b in pairs)
         self.rise = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, stride=2) for a, b in pairs[::-1])

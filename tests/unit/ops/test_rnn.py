@@ -5,8 +5,9 @@ import torch
 
 
 @pytest.fixture(autouse=True)
-def _allow_rnn(monkeypatch):
-    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
+def _allow_rnn():
+    with torch._dynamo.config.patch(allow_rnn=True):
+        yield
 
 
 @pytest.mark.parametrize("bias", [True, False])
