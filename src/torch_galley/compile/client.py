@@ -1,7 +1,4 @@
-"""The seam to XLA: starts the client, compiles StableHLO, maps XLA's errors to ours.
-
-Only public jax is used here: `jax.stages.Lowered.compile` with per-executable options.
-"""
+"""Starts XLA, compiles StableHLO, maps XLA's errors to ours. The way to XLA is compile.engine."""
 
 from __future__ import annotations
 
@@ -18,16 +15,13 @@ from typing import Any
 
 import jax
 import torch
-from jax.experimental.compilation_cache import compilation_cache
 
+from torch_galley.compile.engine import Executable, engine, public_engine
 from torch_galley.core.errors import CompileError, ConfigError
 from torch_galley.core.events import ClusterCompiled, emit
 from torch_galley.core.site import Site
-from torch_galley.core.spec import wide_types
+from torch_galley.core.spec import PLATFORM
 from torch_galley.lower.driver import Lowered
-
-_PLATFORM = {"cpu": "cpu", "cuda": "cuda", "xla": "cpu"}
-"""jax's platform for a torch device type; our own lazy device computes on the CPU."""
 
 _CRASHING_RANK = re.compile(r"tensor<(?:\d+x){7}")
 """Values of rank 7 and up in StableHLO; see compiler_options."""
@@ -38,16 +32,21 @@ class Compiled:
     """An executable and what it was made from."""
 
     lowered: Lowered
-    stage: jax.stages.Compiled
+    executable: Executable
     seconds: float
     """What XLA took."""
 
-    def __call__(self, *arrays: jax.Array) -> Sequence[jax.Array]:
-        return self.stage(*arrays)
+    def __call__(self, arrays: Sequence[Any]) -> Sequence[Any]:
+        return self.executable(arrays)
 
     def hlo(self) -> str:
         """Return the HLO after optimisation."""
-        return self.stage.as_text() or ""
+        return self.executable.hlo()
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Memory that XLA takes for intermediate values while it runs."""
+        return self.executable.memory().temp_size_in_bytes
 
 
 def compiler_options(stablehlo: str) -> dict[str, Any]:
@@ -71,29 +70,12 @@ def compile(lowered: Lowered) -> Compiled:
     start_client()
     started = time.perf_counter()
     doing = f"XLA could not compile {lowered.name}"
-    with xla_errors(CompileError, doing, lowered.first_site), wide_types(), _dumps_kept():
-        stage = lowered.stage.compile(compiler_options(lowered.text()))
-    compiled = Compiled(lowered, stage, time.perf_counter() - started)
+    with xla_errors(CompileError, doing, lowered.first_site):
+        compiler = engine() if lowered.platform == "cpu" else public_engine()
+        executable = compiler.compile(lowered.stage, compiler_options(lowered.text()))
+    compiled = Compiled(lowered, executable, time.perf_counter() - started)
     emit(ClusterCompiled(compiled, compiled.seconds))
     return compiled
-
-
-@contextlib.contextmanager
-def _dumps_kept() -> Iterator[None]:
-    """Bypass jax's persistent cache while XLA_FLAGS asks for dumps: a hit would write none."""
-    dumping = "--xla_dump" in os.environ.get("XLA_FLAGS", "")
-    settings: Any = jax.config
-    enabled = settings.jax_enable_compilation_cache and settings.jax_compilation_cache_dir
-    if not (dumping and enabled):
-        yield
-        return
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()  # jax looks at the setting only before first use
-    try:
-        yield
-    finally:
-        jax.config.update("jax_enable_compilation_cache", True)
-        compilation_cache.reset_cache()
 
 
 @contextlib.contextmanager
@@ -150,7 +132,7 @@ def _try_flags(flags: Sequence[str]) -> None:
 
 def has_device(device: torch.device) -> bool:
     """Whether jax has the counterpart of a torch device."""
-    return device.type in _PLATFORM and _platform_exists(_PLATFORM[device.type])
+    return device.type in PLATFORM and _platform_exists(PLATFORM[device.type])
 
 
 @cache

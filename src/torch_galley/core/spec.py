@@ -23,6 +23,9 @@ XLA_DTYPE: dict[torch.dtype, str] = {
 }
 """torch dtypes that travel through DLPack both ways, and jax's names for them."""
 
+PLATFORM = {"cpu": "cpu", "cuda": "cuda", "xla": "cpu"}
+"""jax's platform for a torch device type; our own lazy device computes on the CPU."""
+
 TORCH_DTYPE: dict[str, torch.dtype] = {name: dtype for dtype, name in XLA_DTYPE.items()}
 
 

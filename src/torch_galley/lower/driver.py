@@ -23,7 +23,7 @@ from torch_galley.core.config import Config
 from torch_galley.core.errors import LoweringError
 from torch_galley.core.events import ClusterLowered, emit
 from torch_galley.core.site import Site, module_path, site_of
-from torch_galley.core.spec import XLA_DTYPE, TensorSpec, wide_types
+from torch_galley.core.spec import PLATFORM, XLA_DTYPE, TensorSpec, wide_types
 from torch_galley.lower.guard import needs_barrier
 from torch_galley.lower.layout import Layout
 from torch_galley.lower.promote import compute_dtype, promote
@@ -59,6 +59,8 @@ class Lowered:
     name: str
     cluster: XlaCluster
     config: Config
+    platform: str
+    """jax's name of what it is lowered for: "cpu", "cuda"."""
     stage: jax.stages.Lowered
     arguments: tuple[Argument, ...]
     results: tuple[Argument, ...]
@@ -121,12 +123,15 @@ def lower(
     run.__name__ = cluster.name
     with wide_types(), collecting(checks if config.check_indices else None):
         physical = [argument.physical for argument in arguments]
-        stage = jax.jit(run, keep_unused=True).lower(*physical)
+        traced = jax.jit(run, keep_unused=True).trace(*physical)
+        platform = PLATFORM[_device_type(cluster)]
+        stage = traced.lower(lowering_platforms=(platform,))
     sites = {node.name: site_of(node.meta) for node in cluster.nodes}
     lowered = Lowered(
         cluster.name,
         cluster,
         config,
+        platform,
         stage,
         tuple(arguments),
         results,
@@ -135,6 +140,11 @@ def lower(
     )
     emit(ClusterLowered(lowered, time.perf_counter() - started))
     return lowered
+
+
+def _device_type(cluster: XlaCluster) -> str:
+    vals = [node.meta["val"] for node in (*cluster.outputs, *cluster.nodes)]
+    return next((val.device.type for val in vals if isinstance(val, torch.Tensor)), "cpu")
 
 
 def _distinct(outputs: list[jax.Array], inputs: Sequence[jax.Array]) -> tuple[jax.Array, ...]:

@@ -18,11 +18,26 @@ from torch._prims_common import elementwise_dtypes, get_computation_dtype
 from torch_galley.core.spec import XLA_DTYPE
 from torch_galley.ops.aten.cast import number
 
+aten = torch.ops.aten
+
 _SELECTORS = {"condition", "mask"}
 """Arguments that choose and take no part in the arithmetic."""
 
 _OPERANDS = {"self", "other", "exponent", "input", "test_element", "test_elements", "x", "n"}
 """Scalar arguments that take part in promotion, as a tensor would."""
+
+_WIDE_NUMBERS = {
+    aten.mul.Tensor,
+    aten.mul.Scalar,
+    aten.div.Tensor,
+    aten.div.Scalar,
+    aten.div.Tensor_mode,
+    aten.div.Scalar_mode,
+    aten.floor_divide.default,
+    aten.floor_divide.Scalar,
+}
+"""With a half-precision tensor, eager takes a Python number in float32 here. In other operators
+it rounds the number to the tensor's dtype first."""
 
 
 def compute_dtype(node: fx.Node, result: torch.dtype) -> torch.dtype | None:
@@ -59,21 +74,26 @@ def _common(operands: list[Any]) -> torch.dtype:
 def promote(node: fx.Node, args: list[Any], compute: torch.dtype) -> list[Any]:
     """Return `args` with every array but the selectors cast to `compute`.
 
-    A Python number in a tensor's place becomes an array too, so that a lowering always gets what
-    the schema says.
+    A Python number that stands for a tensor becomes an array too.
     """
     target = node.target
     assert isinstance(target, OpOverload)
+    result = node.meta["val"].dtype
+    half = result in (torch.float16, torch.bfloat16) and target not in _WIDE_NUMBERS
     dtype = XLA_DTYPE[compute]
 
-    def cast(value: Any) -> Any:
+    def cast(argument: Any, value: Any) -> Any:
+        if argument.name in _SELECTORS:
+            return value
         if isinstance(value, jax.Array):
             return value.astype(dtype)
-        return [cast(item) for item in value] if isinstance(value, list) else value
+        if isinstance(value, list):
+            return [cast(argument, item) for item in value]
+        if half and argument.name in _OPERANDS and isinstance(value, float):
+            value = torch.tensor(value, dtype=result).item()
+        if str(argument.type) == "Tensor" and isinstance(value, int | float | complex):
+            return number(value, dtype)
+        return value
 
-    out = []
-    for argument, value in zip(target._schema.arguments, args, strict=False):
-        if isinstance(argument.type, torch.TensorType) and isinstance(value, int | float | complex):
-            value = number(value, dtype)
-        out.append(value if argument.name in _SELECTORS else cast(value))
-    return out
+    arguments = target._schema.arguments
+    return [cast(argument, value) for argument, value in zip(arguments, args, strict=False)]

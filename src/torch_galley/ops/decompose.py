@@ -7,18 +7,33 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._decomp import core_aten_decompositions
+from torch._prims_common import compute_elementwise_output_logical_to_physical_perm
 
 from torch_galley.ops.registry import lookup
 
 aten = torch.ops.aten
 
-_BEYOND_CORE = [
-    # Rewritten so that only the drawing of random numbers stays native, not what follows it.
-    aten.native_dropout,
-    aten.bernoulli.p,
-]
-"""Decompositions that torch has but does not count as core, and that help us."""
+
+def _native_dropout(
+    input: torch.Tensor, p: float, train: bool | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Leave only the drawing native, with eager's very operator: the same seed then drops the
+    same elements. (torch's own rewriting draws other numbers.)
+    """
+    if train is False or p == 0:
+        return input.clone(), torch.ones_like(input, dtype=torch.bool)
+    order, _ = compute_elementwise_output_logical_to_physical_perm(input)  # of memory
+    shape = [input.shape[dim] for dim in order]
+    # An empty of its own, so that the draw need not wait for the input's value.
+    empty = torch.empty(shape, dtype=torch.bool, device=input.device)
+    drawn = aten.bernoulli.p(empty, 1 - p)
+    mask = drawn.permute([order.index(dim) for dim in range(input.dim())])
+    return input * mask * (0.0 if p == 1 else 1 / (1 - p)), mask
+
+
+_OURS: dict[Any, Callable[..., Any]] = {aten.native_dropout.default: _native_dropout}
+"""Rewritings of our own."""
 
 _KEEP = [
     # torch's own rewriting would materialise what the whole operator need not.
@@ -29,7 +44,8 @@ _KEEP = [
 @cache
 def _candidates() -> dict[Any, Callable[..., Any]]:
     table = dict(core_aten_decompositions())
-    table.update(get_decompositions(_BEYOND_CORE))
+    table.pop(aten.bernoulli.p, None)
+    table.update(_OURS)
     return table
 
 

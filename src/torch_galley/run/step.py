@@ -35,6 +35,7 @@ class OnDevice:
 
     array: jax.Array
     argument: Argument
+    platform: str
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class ClusterStep:
         """Start the executable; raise what eager would have raised if a check failed."""
         doing = f"{self.cluster.name} failed"
         with xla_errors(RunError, doing, compiled.lowered.first_site):
-            results = compiled(*arrays)
+            results = compiled(arrays)
             if compiled.lowered.checks:
                 _raise_failed(compiled, results[-1])
         return results
@@ -101,7 +102,7 @@ class ClusterStep:
         """Put the results into `env`, still on the device."""
         arguments = compiled.lowered.results
         for node, array, argument in zip(self.cluster.outputs, results, arguments, strict=False):
-            env[node] = OnDevice(array, argument)
+            env[node] = OnDevice(array, argument, compiled.lowered.platform)
 
     @property
     def compiled(self) -> Compiled | None:
@@ -170,7 +171,7 @@ def value_as_torch(node: fx.Node, env: dict[fx.Node, Any], bindings: Bindings) -
         value = env[node]
         if isinstance(value, OnDevice):
             value = env[node] = to_torch(
-                value.array, value.argument.layout, value.argument.spec.shape
+                value.array, value.argument.layout, value.argument.spec.shape, value.platform
             )
         return value
     if is_symbolic_number(node):
@@ -181,7 +182,8 @@ def value_as_torch(node: fx.Node, env: dict[fx.Node, Any], bindings: Bindings) -
 def _raise_failed(compiled: Compiled, verdicts: jax.Array) -> None:
     """Raise what eager would have raised for the first check that failed."""
     lowered = compiled.lowered
-    for check, (count, value) in zip(lowered.checks, verdicts.tolist(), strict=True):
+    found = to_torch(verdicts, None, (len(lowered.checks), 2), lowered.platform)
+    for check, (count, value) in zip(lowered.checks, found.tolist(), strict=True):
         if count:
             site = lowered.sites.get(check.node)
             place = f"\n  at {site}" if site else ""

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 from torch import fx
 
 from torch_galley.core.errors import ToolError
@@ -81,7 +80,9 @@ class _Timed:
         marks = [time.perf_counter()]
         compiled, arrays = self.step.bring(env, bindings)
         marks.append(time.perf_counter())
-        results = jax.block_until_ready(self.step.run(compiled, arrays))
+        results = self.step.run(compiled, arrays)
+        for array in results:
+            array.block_until_ready()
         marks.append(time.perf_counter())
         self.step.leave(env, compiled, results)
         for node in self.handed:
@@ -97,13 +98,12 @@ class _Timed:
             return statistics.median(samples[1:] or samples)
 
         compiled = self.step.compiled
-        analysis = compiled.stage.memory_analysis() if compiled else None
         return ClusterCost(
             self.step.cluster.name,
             sum(map(median, self.ops.values())),
             median(self.fused),
             median(self.sync),
-            getattr(analysis, "temp_size_in_bytes", 0),
+            compiled.scratch_bytes if compiled else 0,
         )
 
 

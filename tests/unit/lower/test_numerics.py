@@ -190,6 +190,30 @@ def test_half_precision_rounds_once():
     same(lambda x: x * 1.1, x)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_python_numbers_beside_half_precision(dtype):
+    x = torch.linspace(0.01, 3, 400).to(dtype)
+    same(lambda x: (x * 1.1, x // 0.3, x + 0.1, x - 0.7, x % 0.3, torch.fmod(x, 0.3), x < 0.1), x)
+
+
+def test_truncated_quotient_by_a_constant():
+    x = torch.arange(300) * 0.1
+    same(lambda x: torch.div(x, 0.1, rounding_mode="trunc"), x)
+
+
+def test_python_number_in_a_tensors_place():
+    same(lambda x: (torch.mul(2, x), torch.sub(1, x), torch.div(1, x)), torch.tensor([1.0, 2.0]))
+
+
+def test_negative_zero_stays():
+    x = torch.tensor([-0.0] * 9)
+    same(lambda x: (1 / torch.relu(x), 1 / x.clamp(0, 1), 1 / x.round(), 1 / x.sign()), x)
+
+
+def test_isin_beside_nan():
+    same(lambda x, y: torch.isin(x, y), torch.tensor([1.5, NAN, 2.0]), torch.tensor([NAN, 1.5]))
+
+
 def test_small_integers_sum_in_int64():
     assert same(lambda x: x.sum(), torch.full((300,), 100, dtype=torch.int8)) == 30000
 

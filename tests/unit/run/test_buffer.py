@@ -5,21 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
+from torch_galley.compile.engine import public_engine
 from torch_galley.core.spec import wide_types
 from torch_galley.run import buffer
 
 
-@pytest.fixture(params=["low level", "public"])
+@pytest.fixture(params=["own", "public"])
 def functions(request, monkeypatch):
-    buffer._functions.cache_clear()
     if request.param == "public":
-
-        def gone():
-            raise ImportError("this jaxlib has no such entry point")
-
-        monkeypatch.setattr(buffer, "_low_level", gone)
-    yield buffer._functions()
-    buffer._functions.cache_clear()
+        monkeypatch.setattr(buffer, "engine", public_engine)
+    return request.param
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.complex128])
@@ -31,11 +26,6 @@ def test_round_trip_without_a_copy(functions, dtype):
     back = buffer.to_torch(array, None, (4, 3))
     assert back.dtype is dtype
     assert back.data_ptr() == tensor.data_ptr()
-
-
-def test_the_low_level_pair_is_in_use_with_the_pinned_jaxlib():
-    buffer._functions.cache_clear()
-    assert buffer._functions()[0] is not buffer._public_import
 
 
 def test_misaligned_memory_is_copied(functions):

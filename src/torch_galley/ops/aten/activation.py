@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 @lowers(aten.relu.default)
 def relu(self):
-    return jnp.maximum(self, 0)  # keeps NaN
+    return jnp.where(self < 0, 0, self)  # keeps NaN and -0.0
 
 
 @lowers(aten.sigmoid.default)

@@ -28,14 +28,17 @@ _MOST_TAPS = 64
 @lowers(aten.convolution.default)
 def convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
     rank = input.ndim - 2
-    settings = [
-        list(value) * rank if len(value) == 1 else list(value)
-        for value in (stride, padding, dilation, output_padding)
-    ]
-    out = _convolve(input, weight, *settings, transposed, groups)
+    stride, padding = _each(stride, rank), _each(padding, rank)
+    dilation, output_padding = _each(dilation, rank), _each(output_padding, rank)
+    out = _convolve(input, weight, stride, padding, dilation, output_padding, transposed, groups)
     if bias is not None:
         out = out + wide(bias).reshape(-1, *[1] * rank)
     return out.astype(input.dtype)
+
+
+def _each(value, rank):
+    """Return one number per spatial dimension: torch takes one for all, too."""
+    return list(value) * rank if len(value) == 1 else list(value)
 
 
 def _convolve(x, w, stride, padding, dilation, output_padding, transposed, groups):
@@ -96,15 +99,15 @@ def _depthwise(x, w, stride, pads, dilation):
     x = jnp.pad(x, [(0, 0), *pads, (0, 0)])
     # XLA would otherwise turn each slice of the padded value into a pad of its own.
     x = lax.optimization_barrier(x).astype(dtype)
-    w = w[:, 0].astype(dtype)
+    w = w.reshape(w.shape[0], -1).T.astype(dtype)  # [taps, channels]
     reach = [
         n - d * (k - 1) for n, k, d in zip(x.shape[1:-1], kernel, dilation, strict=True)
     ]  # first positions run over [0, reach)
     out = None
-    for offset in np.ndindex(*kernel):
+    for number, offset in enumerate(np.ndindex(*kernel)):
         start = [o * d for o, d in zip(offset, dilation, strict=True)]
         stop = [s + r for s, r in zip(start, reach, strict=True)]
-        term = _strided(x, start, stop, stride) * w[(slice(None), *offset)]
+        term = _strided(x, start, stop, stride) * lax.index_in_dim(w, number, keepdims=False)
         out = term if out is None else out + term
     assert out is not None
     return jnp.moveaxis(out, -1, 1)
@@ -145,15 +148,13 @@ def convolution_backward(
     output_mask,
 ):
     rank = input.ndim - 2
-    settings = [
-        list(value) * rank if len(value) == 1 else list(value)
-        for value in (stride, padding, dilation, output_padding)
-    ]
+    stride, padding = _each(stride, rank), _each(padding, rank)
+    dilation, output_padding = _each(dilation, rank), _each(output_padding, rank)
     grad = wide(grad_output)
     grad_input = grad_weight = grad_bias = None
 
     def forward(x: jax.Array, w: jax.Array) -> jax.Array:
-        return _convolve(x, w, *settings, transposed, groups)
+        return _convolve(x, w, stride, padding, dilation, output_padding, transposed, groups)
 
     x, w = wide(input), wide(weight)
     if output_mask[0]:

@@ -150,7 +150,8 @@ def _is_float(x):
 
 def _trunc_divide(x, y):
     if _is_float(x):
-        return jnp.trunc(x / y)
+        # Else XLA multiplies by the reciprocal of a constant: an ulp, but one that trunc can show.
+        return jnp.trunc(x / lax.optimization_barrier(y))
     x, y = jnp.broadcast_arrays(x, y)
     _nonzero(y)
     return lax.div(x, y)
@@ -416,12 +417,21 @@ def prims_where(pred, a, b):
     return jnp.where(pred, a, b)
 
 
-@lowers(aten.clamp.default, aten.clamp.Tensor)
+@lowers(aten.clamp.default)
 def clamp(self, min=None, max=None):
-    """NaN stays, in the value and in the bounds; min > max gives max."""
+    """NaN stays, in the value and in the bounds, and so does -0.0; min > max gives max."""
+    if any(bound is not None and math.isnan(bound) for bound in (min, max)):
+        return jnp.full_like(self, math.nan)
     if min is not None:
-        self = jnp.maximum(self, number(min, self))
-    return self if max is None else jnp.minimum(self, number(max, self))
+        self = jnp.where(self < min, number(min, self), self)
+    return self if max is None else jnp.where(self > max, number(max, self), self)
+
+
+@lowers(aten.clamp.Tensor)
+def clamp_tensor(self, min=None, max=None):
+    if min is not None:
+        self = jnp.maximum(self, min)
+    return self if max is None else jnp.minimum(self, max)
 
 
 @lowers(aten.hardtanh.default)

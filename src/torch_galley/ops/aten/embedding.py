@@ -51,7 +51,7 @@ def _bag_form(weight, indices, offsets, *rest, **kwargs) -> Reason | None:
     return None
 
 
-@lowers(aten._embedding_bag.default, aten._embedding_bag_forward_only.default, when=_bag_form)
+@lowers(aten._embedding_bag.default, when=_bag_form)
 def embedding_bag(
     weight,
     indices,
@@ -86,6 +86,33 @@ def embedding_bag(
     fast = mode == _SUM and weight.dtype.name in ("float32", "float16") and padding_idx < 0
     bag = jnp.zeros(0, starts.dtype) if fast else bag.astype(starts.dtype)
     return out.astype(weight.dtype), bag, sizes, aux
+
+
+@lowers(aten._embedding_bag_forward_only.default, when=_bag_form)
+def embedding_bag_forward_only(
+    weight,
+    indices,
+    offsets,
+    scale_grad_by_freq=False,
+    mode=0,
+    sparse=False,
+    per_sample_weights=None,
+    include_last_offset=False,
+    padding_idx=-1,
+):
+    out, bag, sizes, aux = embedding_bag(
+        weight,
+        indices,
+        offsets,
+        scale_grad_by_freq,
+        mode,
+        sparse,
+        per_sample_weights,
+        include_last_offset,
+        padding_idx,
+    )
+    # Sizes have the offsets' shape here; nobody reads them.
+    return out, bag, jnp.pad(sizes, (0, offsets.shape[0] - sizes.shape[0])), aux
 
 
 def _greatest(rows, indices, target, bags):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 
 import jax
 import jax.numpy as jnp
@@ -209,11 +210,11 @@ def _average(x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_o
         if w.out[dim] == 1:
             rows = lax.slice_in_dim(rows, 0, k, axis=1 + dim).sum(1 + dim, keepdims=True)
         elif k <= _MOST_SLICES:
-            rows = sum(w.slice(rows, dim, tap) for tap in range(k))
+            rows = reduce(jnp.add, [w.slice(rows, dim, tap) for tap in range(k)])
         else:
             window, step = [1] * rows.ndim, [1] * rows.ndim
             window[1 + dim], step[1 + dim] = k, w.stride[dim]
-            zero = jnp.zeros((), rows.dtype)
+            zero = np.zeros((), rows.dtype)  # concrete, so that jax sees a sum, with a gradient
             rows = lax.reduce_window(rows, zero, lax.add, window, step, "VALID")
     divisor = divisor_override or _counts(w, count_include_pad)
     if isinstance(divisor, np.ndarray):

@@ -172,5 +172,5 @@ def isin(elements, test_elements, *, assume_unique=False, invert=False):
     if not tests.size:
         return jnp.full(elements.shape, invert)
     tests = jnp.sort(tests)
-    place = jnp.minimum(_search(tests, elements, False, False), tests.size - 1)
+    place = jnp.minimum(jnp.searchsorted(tests, elements), tests.size - 1)
     return (tests[place] == elements) ^ invert

@@ -1,0 +1,179 @@
+"""The two ways to XLA: through public jax, or through a client of our own, which is faster.
+
+Public jax runs every CPU program on another thread and hands its result over later, which costs a
+small cluster several times its own work, and is a setting of the whole process. A client of our
+own runs in the calling thread, and the user's jax code keeps its own. It needs entry points of
+jaxlib that are not public, so `engine` first proves that they are there and right, and takes the
+public way if they are not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax.experimental.compilation_cache import compilation_cache
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils.dlpack import from_dlpack as torch_from_capsule
+
+from torch_galley.core.spec import wide_types
+
+Options = Mapping[str, Any]
+"""XLA's options for one executable: name to bool, number or text."""
+
+
+class Executable(Protocol):
+    """A compiled program."""
+
+    def __call__(self, arrays: Sequence[Any]) -> Sequence[Any]:
+        """Run it on dense arrays."""
+        ...
+
+    def hlo(self) -> str:
+        """Return the HLO after optimisation."""
+        ...
+
+    def memory(self) -> Any:
+        """Return XLA's memory statistics: argument, output, temp_size_in_bytes, ..."""
+        ...
+
+
+class Engine(Protocol):
+    """Compiles programs, and moves CPU tensors in and out without a copy where it can."""
+
+    def compile(self, stage: jax.stages.Lowered, options: Options) -> Executable: ...
+
+    def bring(self, tensor: torch.Tensor) -> Any:
+        """Return a dense row-major tensor's memory as an array. Call inside `wide_types()`."""
+        ...
+
+    def take(self, array: Any) -> torch.Tensor:
+        """Return an array's memory as a tensor, waiting until it is computed."""
+        ...
+
+
+class _PublicExecutable:
+    def __init__(self, stage: jax.stages.Compiled):
+        self._stage = stage
+
+    def __call__(self, arrays: Sequence[Any]) -> Sequence[Any]:
+        return self._stage(*arrays)
+
+    def hlo(self) -> str:
+        return self._stage.as_text() or ""
+
+    def memory(self) -> Any:
+        return self._stage.memory_analysis()
+
+
+class PublicEngine:
+    """Everything through public jax; also the way to devices other than the CPU."""
+
+    def compile(self, stage: jax.stages.Lowered, options: Options) -> Executable:
+        with wide_types(), _dumps_kept():
+            return _PublicExecutable(stage.compile(dict(options)))
+
+    def bring(self, tensor: torch.Tensor) -> Any:
+        return jax.dlpack.from_dlpack(tensor)
+
+    def take(self, array: Any) -> torch.Tensor:
+        return torch.from_dlpack(array)
+
+
+@contextlib.contextmanager
+def _dumps_kept() -> Iterator[None]:
+    """Bypass jax's persistent cache while XLA_FLAGS asks for dumps: a hit would write none."""
+    dumping = "--xla_dump" in os.environ.get("XLA_FLAGS", "")
+    settings: Any = jax.config
+    enabled = settings.jax_enable_compilation_cache and settings.jax_compilation_cache_dir
+    if not (dumping and enabled):
+        yield
+        return
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # jax looks at the setting only before first use
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", True)
+        compilation_cache.reset_cache()
+
+
+class _OwnExecutable:
+    def __init__(self, loaded: Any):
+        self._loaded = loaded
+        self._execute = loaded.execute
+
+    def __call__(self, arrays: Sequence[Any]) -> Sequence[Any]:
+        return self._execute(arrays)
+
+    def hlo(self) -> str:
+        return self._loaded.hlo_modules()[0].to_string()
+
+    def memory(self) -> Any:
+        return self._loaded.get_compiled_memory_stats()
+
+
+class OwnEngine:
+    """A CPU client of our own that runs in the calling thread. Private jaxlib; see `engine`."""
+
+    def __init__(self) -> None:
+        from jaxlib import _jax, xla_client  # type: ignore[attr-defined]  # private, see `engine`
+
+        self._client = xla_client.make_cpu_client(asynchronous=False)
+        self._device = self._client.devices()[0]
+        self._devices = xla_client.DeviceList((self._device,))
+        self._new_options = xla_client.CompileOptions
+        self._import = _jax.dlpack_managed_tensor_to_buffer
+        self._export = _jax.buffer_to_dlpack_managed_tensor
+
+    def compile(self, stage: jax.stages.Lowered, options: Options) -> Executable:
+        program = io.BytesIO()
+        stage.compiler_ir("stablehlo").operation.write_bytecode(program)
+        compile_options = self._new_options()
+        compile_options.env_option_overrides = list(options.items())
+        loaded = self._client.compile_and_load(program.getvalue(), self._devices, compile_options)
+        return _OwnExecutable(loaded)
+
+    def bring(self, tensor: torch.Tensor) -> Any:
+        capsule = torch.utils.dlpack.to_dlpack(tensor)  # pyright: ignore[reportPrivateImportUsage]
+        return self._import(capsule, self._device, None, None)
+
+    def take(self, array: Any) -> torch.Tensor:
+        return torch_from_capsule(self._export(array, stream=None))
+
+
+def _prove(own: OwnEngine) -> None:
+    """Raise unless the engine computes rightly, for dtypes that are easy to get wrong."""
+    for dtype in (torch.int64, torch.bool, torch.bfloat16, torch.complex128):
+        tensor = torch.ones(3, dtype=dtype)
+        with wide_types():
+            spec = jax.ShapeDtypeStruct((3,), str(dtype).removeprefix("torch."))
+            stage = jax.jit(lambda x: (jnp.stack([x, x]),)).lower(spec)
+            result = own.compile(stage, {})([own.bring(tensor)])[0]
+        if not torch.equal(own.take(result), torch.stack([tensor, tensor])):
+            raise TypeError(f"{dtype} comes back differently")
+
+
+@cache
+def engine() -> Engine:
+    """Return the engine for CPU programs: our own client if this jaxlib lets us, else public."""
+    try:
+        own = OwnEngine()
+        with unset_fake_temporarily():  # Dynamo calls backends where new tensors are fake
+            _prove(own)
+    except Exception:  # whatever a private entry point may do when it has changed
+        return PublicEngine()
+    return own
+
+
+@cache
+def public_engine() -> PublicEngine:
+    """Return the engine for other devices."""
+    return PublicEngine()
