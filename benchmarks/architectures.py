@@ -29,6 +29,9 @@ from typing import Any
 DOCS = Path(__file__).parents[1] / "docs"
 JSON, PAGE = DOCS / "architectures.json", DOCS / "architectures.md"
 LIMIT_SECONDS = 120
+PRELOADED = ("benchmarks.judging", "benchmarks.shrinking", "torch._dynamo.backends.common")
+PRELOADED += ("functorch.compile", "torch_galley.pipeline", "torch_galley.ops.aten")
+"""What every child needs; they are forked off a process that has it loaded and started nothing."""
 STATUSES = ("equal", "differs", "not ours", "error", "timed out")
 
 
@@ -49,7 +52,7 @@ def main() -> int:
         wanted = {name for name, row in done.items() if row["status"] == args.again}
         chosen = [name for name in chosen if name not in done or name in wanted]
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["benchmarks.judging", "benchmarks.shrinking", "jax"])
+    context.set_forkserver_preload(list(PRELOADED))
     for name in [] if args.render else chosen:
         started = time.perf_counter()
         row = _in_child(context, name)
@@ -87,6 +90,7 @@ def _in_child(context: Any, name: str) -> dict[str, Any]:
     except EOFError:
         process.join()
         row = {"status": "error", "why": f"the process died, exit code {process.exitcode}"}
+    process.join(5)
     process.kill()
     process.join()
     return row

@@ -59,7 +59,8 @@ _VOCABULARY = re.compile(r"(.*_)?vocab_size(_.*)?")
 _TOKEN = re.compile(r".*_(token_id|token_index|id)")
 _LAYER_LISTS = re.compile(r".*layer_types|indexer_types|no_rope_layers")
 _LAYER_INDICES = re.compile(r"deepstack_visual_indexes|global_attn_indexes|fullatt_block_indexes")
-_DERIVED = ("out_features", "out_indices", "stage_names", "transformers_version", "model_type")
+_DERIVED = ("out_features", "out_indices", "stage_names", "transformers_version")
+_DERIVED += ("model_type", "id2label", "label2id")
 
 
 def shrunk(config: Any, level: str) -> Any:
@@ -88,10 +89,13 @@ def _value(
     tokens: dict[int, int],
 ) -> Any:
     """Return the shrunken value of one entry."""
+    if not isinstance(key, str):  # a table of numbers
+        return old
+    if key == "per_layer_config" and isinstance(old, dict):
+        old = {k: v for k, v in old.items() if int(k) < LAYERS}
     if isinstance(old, dict):
-        keep = ("model_type",) if "model_type" in old else ()
-        derived = [k for k in _DERIVED if k not in keep]
-        return _shrink({k: v for k, v in old.items() if k not in derived}, level, tokens)
+        part = {k: v for k, v in old.items() if k not in _DERIVED or k == "model_type"}
+        return _shrink(part, level, tokens)
     if isinstance(old, list | tuple):
         return _list(key, list(old), depth, level, _side(values))
     if not isinstance(old, int) or isinstance(old, bool):
@@ -122,7 +126,7 @@ def _list(key: str, old: list[Any], depth: int | None, level: str, side: int) ->
     if _DEPTHS.fullmatch(key):
         return [min(v, LAYERS) if isinstance(v, int) else v for v in old]
     if _LAYER_LISTS.fullmatch(key) and len(old) == depth:
-        return old[:LAYERS]
+        return (list(dict.fromkeys(old)) * LAYERS)[:LAYERS]  # as many kinds as there is room for
     if _LAYER_INDICES.fullmatch(key):
         return list(range(LAYERS))[: len(old)]
     if key == "mrope_section" and level == "small":
@@ -158,7 +162,19 @@ def build(name: str, level: str) -> torch.nn.Module:
     if count > PARAMETERS:
         raise ValueError(f"{count / 1e6:.0f} million parameters")
     torch.manual_seed(0)
-    return model_class(shrunk(CONFIG_MAPPING[name](), level)).eval()
+    return _lively(model_class(shrunk(CONFIG_MAPPING[name](), level))).eval()
+
+
+def _lively(model: torch.nn.Module) -> torch.nn.Module:
+    """Add noise to parameters that are all one number, such as biases of 0.
+
+    A router of zeros gives every expert the same score, and which one topk takes is undefined.
+    """
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.numel() > 1 and bool((parameter == parameter.flatten()[0]).all()):
+                parameter += 0.02 * torch.randn_like(parameter)
+    return model
 
 
 def candidates(model: Any) -> Iterator[dict[str, torch.Tensor]]:

@@ -265,7 +265,7 @@ def _train_resnet(small: bool) -> Training:
 
 
 def _train_lstm(small: bool) -> Training:
-    vocabulary, width, length = (96, 16, 8) if small else (4000, 256, 32)
+    vocabulary, width, length = (96, 16, 8) if small else (4000, 256, 16)
     ids = _ids(vocabulary, 4, length)
 
     def loss(logits: torch.Tensor) -> torch.Tensor:
@@ -275,7 +275,7 @@ def _train_lstm(small: bool) -> Training:
 
 
 def _train_unet(small: bool) -> Training:
-    width, depth, side = (4, 2, 16) if small else (16, 3, 64)
+    width, depth, side = (4, 2, 16) if small else (16, 2, 48)
     images = torch.randn(2, 3, side, side)
     labels = torch.randint(2, (2, side, side))
     model = UNet(width, depth).train()
