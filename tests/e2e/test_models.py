@@ -84,7 +84,7 @@ MODELS = [bert, gpt2, resnet, lstm]
 def _whole_lstm():
     """Dynamo leaves recurrent layers to eager unless told otherwise, and torch's AOTAutograd
     fails on the oneDNN layer in training (with the backend aot_eager, too)."""
-    with torch._dynamo.config.patch(allow_rnn=True), torch.backends.mkldnn.flags(enabled=False):
+    with torch._dynamo.config.patch(allow_rnn=True):
         yield
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,7 +16,7 @@ import jax
 import torch
 
 from torch_galley.compile.engine import Executable, engine, public_engine
-from torch_galley.core.errors import CompileError, ConfigError
+from torch_galley.core.errors import CompileError, ConfigError, GalleyError
 from torch_galley.core.events import ClusterCompiled, emit
 from torch_galley.core.site import Site
 from torch_galley.core.spec import PLATFORM
@@ -70,26 +69,26 @@ def compile(lowered: Lowered) -> Compiled:
     start_client()
     started = time.perf_counter()
     doing = f"XLA could not compile {lowered.name}"
-    with xla_errors(CompileError, doing, lowered.first_site):
+    try:
         compiler = engine() if lowered.platform == "cpu" else public_engine()
         executable = compiler.compile(lowered.stage, compiler_options(lowered.text()))
+    except jax.errors.JaxRuntimeError as error:
+        raise xla_error(error, CompileError, doing, lowered.first_site) from error
     compiled = Compiled(lowered, executable, time.perf_counter() - started)
     emit(ClusterCompiled(compiled, compiled.seconds))
     return compiled
 
 
-@contextlib.contextmanager
-def xla_errors(kind: type[Any], doing: str, site: Site | None = None) -> Iterator[None]:
-    """Turn XLA's errors inside the block into ours, with the user's place."""
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        first = str(error).strip().splitlines()[0]
-        status = first.split(":")[0]
-        hint = None
-        if status == "RESOURCE_EXHAUSTED":
-            hint = "out of memory: use a smaller batch, or keep this operator native with deny_ops"
-        raise kind(f"{doing}: {first}", site=site, hint=hint, status=status) from error
+def xla_error(
+    error: Exception, kind: type[GalleyError], doing: str, site: Site | None
+) -> GalleyError:
+    """Return our error for a JaxRuntimeError, with the user's place."""
+    first = str(error).strip().splitlines()[0]
+    status = first.split(":")[0]
+    hint = None
+    if status == "RESOURCE_EXHAUSTED":
+        hint = "out of memory: use a smaller batch, or keep this operator native with deny_ops"
+    return kind(f"{doing}: {first}", site=site, hint=hint, status=status)
 
 
 @cache

@@ -51,7 +51,7 @@ class Engine(Protocol):
     def compile(self, stage: jax.stages.Lowered, options: Options) -> Executable: ...
 
     def bring(self, tensor: torch.Tensor) -> Any:
-        """Return a dense row-major tensor's memory as an array. Call inside `wide_types()`."""
+        """Return a dense row-major tensor's memory as an array."""
         ...
 
     def take(self, array: Any) -> torch.Tensor:
@@ -81,7 +81,8 @@ class PublicEngine:
             return _PublicExecutable(stage.compile(dict(options)))
 
     def bring(self, tensor: torch.Tensor) -> Any:
-        return jax.dlpack.from_dlpack(tensor)
+        with wide_types():
+            return jax.dlpack.from_dlpack(tensor)
 
     def take(self, array: Any) -> torch.Tensor:
         return torch.from_dlpack(array)
@@ -108,10 +109,11 @@ def _dumps_kept() -> Iterator[None]:
 class _OwnExecutable:
     def __init__(self, loaded: Any):
         self._loaded = loaded
-        self._execute = loaded.execute
+        self._execute = loaded.execute_sharded
 
     def __call__(self, arrays: Sequence[Any]) -> Sequence[Any]:
-        return self._execute(arrays)
+        results = self._execute(arrays).disassemble_into_single_device_arrays()
+        return [result for (result,) in results]
 
     def hlo(self) -> str:
         return self._loaded.hlo_modules()[0].to_string()
@@ -130,20 +132,21 @@ class OwnEngine:
         self._device = self._client.devices()[0]
         self._devices = xla_client.DeviceList((self._device,))
         self._new_options = xla_client.CompileOptions
+        self._capsule = torch._C._to_dlpack  # torch.utils.dlpack.to_dlpack without its detour
         self._import = _jax.dlpack_managed_tensor_to_buffer
         self._export = _jax.buffer_to_dlpack_managed_tensor
 
     def compile(self, stage: jax.stages.Lowered, options: Options) -> Executable:
         program = io.BytesIO()
-        stage.compiler_ir("stablehlo").operation.write_bytecode(program)
+        module: Any = stage.compiler_ir("stablehlo")
+        module.operation.write_bytecode(program)
         compile_options = self._new_options()
         compile_options.env_option_overrides = list(options.items())
         loaded = self._client.compile_and_load(program.getvalue(), self._devices, compile_options)
         return _OwnExecutable(loaded)
 
     def bring(self, tensor: torch.Tensor) -> Any:
-        capsule = torch.utils.dlpack.to_dlpack(tensor)  # pyright: ignore[reportPrivateImportUsage]
-        return self._import(capsule, self._device, None, None)
+        return self._import(self._capsule(tensor), self._device, None, None)
 
     def take(self, array: Any) -> torch.Tensor:
         return torch_from_capsule(self._export(array, stream=None))

@@ -50,19 +50,17 @@ class CacheHit(Event):
 
 
 @dataclass(frozen=True)
-class ClustersExecuted(Event):
-    """A plan ran so many cluster executables."""
+class PlanExecuted(Event):
+    """A plan ran once: all its clusters and native operations."""
 
-    count: int
-    names: tuple[str, ...] = ()
-    """The clusters' names."""
-    seconds: float = 0.0
-    """What the plan took, native operations included."""
+    plan: Any
+    """The run.execute.Plan."""
+    seconds: float
 
 
 @dataclass(frozen=True)
 class NativeExecuted(Event):
-    """So many operator calls ran outside XLA."""
+    """So many operator calls ran outside XLA and outside a plan."""
 
     count: int
 

@@ -61,7 +61,10 @@ def compute_dtype(node: fx.Node, result: torch.dtype) -> torch.dtype | None:
         return None if result is not torch.bool else _common(operands)
     if result is torch.bool:
         return _common(operands)
-    if result.is_complex and not any(t.dtype.is_complex for t in tensors):
+    complex_in = any(t.dtype.is_complex for t in tensors) or any(
+        isinstance(operand, complex) for operand in operands
+    )
+    if result.is_complex and not complex_in:
         return None  # polar, complex: real parts in, complex out
     return get_computation_dtype(result)
 

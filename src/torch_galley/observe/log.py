@@ -30,9 +30,11 @@ def line(event: Event) -> str | None:
             return f"compile  {compiled.lowered.name}: {count} fusions, {_ms(seconds)}"
         case events.CacheHit():
             return "compile  found in memory"
-        case events.ClustersExecuted(count=count, names=names, seconds=seconds):
-            shown = ", ".join(names) or f"{count} clusters"
-            return f"run      {shown}: {_ms(seconds)}"
+        case events.PlanExecuted(plan=plan, seconds=seconds):
+            names = [cluster.name for cluster in plan.clustered.clusters]
+            shown = ", ".join(names) or "no cluster"
+            outside = f", {plan.natives} operations outside XLA" if plan.natives else ""
+            return f"run      {shown}{outside}: {_ms(seconds)}"
         case events.NativeExecuted(count=count):
             return f"run      {count} operations outside XLA"
         case events.Flushed(cause=cause, nodes=nodes, site=site, seconds=seconds):

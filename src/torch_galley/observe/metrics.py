@@ -42,39 +42,40 @@ _lock = threading.Lock()
 _values: dict[str, float] = {}
 
 
-def _count(name: str, by: float = 1) -> None:
-    with _lock:
-        _values[name] = _values.get(name, 0) + by
+def _of(event: Event) -> dict[str, float]:
+    """Return what an event adds to the counters."""
+    match event:
+        case events.PlanExecuted(plan=plan):
+            return {"executions": len(plan.clustered.clusters), "native_ops": plan.natives}
+        case events.NativeExecuted(count=count):
+            return {"native_ops": count}
+        case events.CacheHit():
+            return {"cache_hits": 1}
+        case events.Flushed(nodes=nodes, seconds=seconds):
+            return {"flushes": 1, "flushed_nodes": nodes, "flush_seconds": seconds}
+        case events.GraphBuilt(plan=plan):
+            return {
+                "graphs": 1,
+                "graph_nodes": plan.clustered.operations,
+                "clusters": len(plan.clustered.clusters),
+                "clustered_nodes": plan.clustered.clustered_operations,
+            }
+        case events.ClusterLowered(seconds=seconds):
+            return {"lowerings": 1, "lower_seconds": seconds}
+        case events.ClusterCompiled(compiled=compiled, seconds=seconds):
+            hlo = compiled.hlo()
+            return {"compiles": 1, "fusions": fusions(hlo), "compile_seconds": seconds}
+        case events.Warned():
+            return {"warnings": 1}
+        case _:
+            return {}
 
 
 def _on_event(event: Event) -> None:
-    match event:
-        case events.GraphBuilt(plan=plan):
-            _count("graphs")
-            _count("graph_nodes", plan.clustered.operations)
-            _count("clusters", len(plan.clustered.clusters))
-            _count("clustered_nodes", plan.clustered.clustered_operations)
-        case events.ClusterLowered(seconds=seconds):
-            _count("lowerings")
-            _count("lower_seconds", seconds)
-        case events.ClusterCompiled(compiled=compiled, seconds=seconds):
-            _count("compiles")
-            _count("fusions", fusions(compiled.hlo()))
-            _count("compile_seconds", seconds)
-        case events.CacheHit():
-            _count("cache_hits")
-        case events.ClustersExecuted(count=count):
-            _count("executions", count)
-        case events.NativeExecuted(count=count):
-            _count("native_ops", count)
-        case events.Flushed(nodes=nodes, seconds=seconds):
-            _count("flushes")
-            _count("flushed_nodes", nodes)
-            _count("flush_seconds", seconds)
-        case events.Warned():
-            _count("warnings")
-        case _:
-            pass
+    added = _of(event)
+    with _lock:
+        for name, by in added.items():
+            _values[name] = _values.get(name, 0) + by
 
 
 def fusions(hlo: str) -> int:

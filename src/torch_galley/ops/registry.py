@@ -117,5 +117,6 @@ def load() -> None:
     """Import every module of ops.aten, which fills the table. Idempotent."""
     global _loaded
     if not _loaded:
-        _loaded = True
         import torch_galley.ops.aten  # noqa: F401  (here: it imports jax)
+
+        _loaded = True  # not before: half a table must not pass for the whole

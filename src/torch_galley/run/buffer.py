@@ -15,12 +15,10 @@ from torch_galley.lower.layout import Layout
 
 
 def to_jax(tensor: torch.Tensor, layout: Layout | None) -> jax.Array:
-    """Return a tensor's memory as a dense jax array; copies only gaps and misaligned memory.
-
-    Must be called inside `wide_types()`.
-    """
-    tensor = tensor.detach()
-    if tensor.is_conj() or tensor.is_neg():
+    """Return a tensor's memory as a dense jax array; copies only gaps and misaligned memory."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.is_neg() or tensor.is_conj():
         tensor = tensor.resolve_conj().resolve_neg()
     if layout is not None:
         tensor = layout.pack(tensor)

@@ -21,7 +21,7 @@ import torch
 from torch import fx
 
 from torch_galley.cluster.partition import Clustered, XlaCluster
-from torch_galley.core.events import ClustersExecuted, NativeExecuted, emit
+from torch_galley.core.events import PlanExecuted, emit
 from torch_galley.lower.symbol import bind, mentions_symbols
 from torch_galley.run.step import ClusterStep, GetExecutable, NativeStep, Step, value_as_torch
 
@@ -49,7 +49,7 @@ class Plan:
                 self._result = node.args[0]
         self._symbolic = any(mentions_symbols(n.meta.get("val")) for n in graph.graph.nodes)
         self.steps = self._make_steps()
-        self._natives = sum(isinstance(s, NativeStep) and s.counts for s in self.steps)
+        self.natives = sum(isinstance(s, NativeStep) and s.counts for s in self.steps)
 
     def _make_steps(self) -> list[Step]:
         kept: set[fx.Node] = set()
@@ -91,11 +91,7 @@ class Plan:
             value_as_torch(item, env, bindings) if isinstance(item, fx.Node) else item
             for item in self._result
         ]
-        if self.clustered.clusters:
-            names = tuple(cluster.name for cluster in self.clustered.clusters)
-            emit(ClustersExecuted(len(names), names, time.perf_counter() - started))
-        if self._natives:
-            emit(NativeExecuted(self._natives))
+        emit(PlanExecuted(self, time.perf_counter() - started))
         return result
 
 

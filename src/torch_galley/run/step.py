@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,9 +12,8 @@ from torch import fx
 
 from torch_galley.capture.fx import is_symbolic_number
 from torch_galley.cluster.partition import XlaCluster
-from torch_galley.compile.client import Compiled, xla_errors
+from torch_galley.compile.client import Compiled, xla_error
 from torch_galley.core.errors import RunError
-from torch_galley.core.spec import wide_types
 from torch_galley.lower.driver import Argument
 from torch_galley.lower.symbol import (
     Bindings,
@@ -42,10 +41,8 @@ class OnDevice:
 class _Ready:
     """What the last call found out, so that the next one with equal inputs need not."""
 
-    described: tuple[Any, ...]
-    """Per input its shape and strides, or its Argument if it was on the device."""
     bindings: dict[Any, Any]
-    arguments: tuple[Argument, ...]
+    slots: list[_Slot]
     compiled: Compiled
 
 
@@ -67,7 +64,6 @@ class ClusterStep:
         self._executable = executable
         self._symbols = cluster_symbols(cluster)
         self._ready: _Ready | None = None
-        self._parameters: dict[fx.Node, tuple[int, jax.Array]] = {}
 
     def __call__(self, env: dict[fx.Node, Any], bindings: Bindings) -> None:
         compiled, arrays = self.bring(env, bindings)
@@ -77,23 +73,27 @@ class ClusterStep:
         self, env: dict[fx.Node, Any], bindings: Bindings
     ) -> tuple[Compiled, list[jax.Array]]:
         """Return the executable for the present inputs, and these as arrays."""
-        nodes = self.cluster.inputs
-        values = [env[node] for node in nodes]
-        ready = self._make_ready(values, bindings)
-        with wide_types():
+        ready = self._ready
+        if ready is None or (self._symbols and ready.bindings != self._own(bindings)):
+            ready = self._make_ready(env, bindings)
+        while True:
             arrays = [
-                value.array if isinstance(value, OnDevice) else self._array(node, value, argument)
-                for node, value, argument in zip(nodes, values, ready.arguments, strict=True)
+                slot.array(env[node])
+                for node, slot in zip(self.cluster.inputs, ready.slots, strict=True)
             ]
-        return ready.compiled, arrays
+            if None not in arrays:
+                return ready.compiled, arrays
+            ready = self._make_ready(env, bindings)  # an input is not as it was
 
     def run(self, compiled: Compiled, arrays: list[jax.Array]) -> Sequence[jax.Array]:
         """Start the executable; raise what eager would have raised if a check failed."""
-        doing = f"{self.cluster.name} failed"
-        with xla_errors(RunError, doing, compiled.lowered.first_site):
-            results = compiled(arrays)
+        try:
+            results = compiled.executable(arrays)
             if compiled.lowered.checks:
                 _raise_failed(compiled, results[-1])
+        except jax.errors.JaxRuntimeError as error:
+            doing = f"{self.cluster.name} failed"
+            raise xla_error(error, RunError, doing, compiled.lowered.first_site) from error
         return results
 
     def leave(
@@ -109,39 +109,52 @@ class ClusterStep:
         """The executable of the last call."""
         return self._ready.compiled if self._ready else None
 
-    def _make_ready(self, values: list[Any], bindings: Bindings) -> _Ready:
-        """Return the executable for these inputs: the last one if nothing changed."""
-        described = tuple(
-            value.argument if isinstance(value, OnDevice) else (value.shape, value.stride())
-            for value in values
-        )
-        own = {symbol: bindings[symbol] for symbol in self._symbols if symbol in bindings}
-        ready = self._ready
-        if ready is not None and ready.described == described and ready.bindings == own:
-            return ready
+    def _own(self, bindings: Bindings) -> dict[Any, Any]:
+        return {symbol: bindings[symbol] for symbol in self._symbols if symbol in bindings}
+
+    def _make_ready(self, env: Mapping[fx.Node, Any], bindings: Bindings) -> _Ready:
+        """Find the executable for inputs as these are, and keep it for the next call."""
+        values = [env[node] for node in self.cluster.inputs]
         arguments = tuple(
             value.argument if isinstance(value, OnDevice) else Argument.like(value)
             for value in values
         )
+        own = self._own(bindings)
         compiled = self._executable(self.cluster, arguments, own)
-        self._ready = ready = _Ready(described, own, arguments, compiled)
+        slots = [_Slot(value, argument) for value, argument in zip(values, arguments, strict=True)]
+        self._ready = ready = _Ready(own, slots, compiled)
         return ready
 
-    def _array(self, node: fx.Node, tensor: torch.Tensor, argument: Argument) -> jax.Array:
-        """Bring a tensor to XLA. A parameter's array is kept, since it lives as long as we do.
 
-        An array that views the very memory is as good at the next call, whatever was written
-        there meanwhile; it also keeps that memory alive, so an equal address is the same memory.
-        """
-        if not isinstance(tensor, torch.nn.Parameter):
-            return to_jax(tensor, argument.layout)
-        address = tensor.data_ptr()
-        kept = self._parameters.get(node)
-        if kept is not None and kept[0] == address and kept[1].shape == argument.physical.shape:
-            return kept[1]
-        array = to_jax(tensor, argument.layout)
-        if is_view_of(array, tensor):
-            self._parameters[node] = (address, array)
+class _Slot:
+    """One input of a cluster: what it must be like, and the way to its array."""
+
+    __slots__ = ("_address", "_argument", "_kept", "_shape", "_stride")
+
+    def __init__(self, value: Any, argument: Argument):
+        self._argument = argument
+        self._shape = argument.spec.shape
+        self._stride = None if isinstance(value, OnDevice) else value.stride()
+        self._address = 0
+        self._kept: Any = None
+
+    def array(self, value: Any) -> Any:
+        """Return the array for a value, None if it is not like the one this slot was made for."""
+        if type(value) is OnDevice:
+            # Usually the very object, since it comes from another cluster's Lowered.
+            same = value.argument is self._argument or value.argument == self._argument
+            return value.array if same else None
+        if self._kept is not None and value.data_ptr() == self._address:
+            return self._kept
+        if value.stride() != self._stride or value.shape != self._shape:
+            return None
+        array = to_jax(value, self._argument.layout)
+        if isinstance(value, torch.nn.Parameter) and is_view_of(array, value):
+            # An array that views the very memory is as good at the next call, whatever was
+            # written there meanwhile. It also keeps that memory alive, so that an equal address
+            # is the same memory; and a parameter lives as long as we do. That its shape is still
+            # the same is guarded by who calls us.
+            self._address, self._kept = value.data_ptr(), array
         return array
 
 

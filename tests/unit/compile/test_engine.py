@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import pytest
 import torch
 
 import torch_galley
+from torch_galley.capture.fx import Captured
+from torch_galley.cluster.partition import partition
+from torch_galley.compile import client
 from torch_galley.compile import engine as engines
-from torch_galley.core.errors import CompileError
+from torch_galley.core.config import current
+from torch_galley.core.errors import CompileError, LoweringError, RunError
+from torch_galley.core.spec import TensorSpec
+from torch_galley.lower.driver import Argument, lower
+from torch_galley.ops import registry
 from torch_galley.pipeline import executables
 
 
@@ -77,12 +86,45 @@ def test_the_users_own_jax_stays_as_it_was(galley):
     assert not jax.config.read("jax_enable_x64")
 
 
-def test_what_xla_refuses_is_a_compile_error():
-    from torch_galley.compile.client import xla_errors
+@pytest.fixture
+def lowered():
+    """A small cluster, lowered."""
+    graph = torch.fx.experimental.proxy_tensor.make_fx(lambda x: (x + 1,), tracing_mode="fake")(
+        torch.ones(2)
+    )
+    captured = Captured(graph, "inference", current())
+    (cluster,) = partition(captured, client.has_device).clusters
+    argument = Argument(TensorSpec((2,), torch.float32))
+    return lambda: lower(cluster, [argument], {}, current())
 
-    stage = jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((2,), "float32"))
-    with (
-        pytest.raises(CompileError, match="No such compile option"),
-        xla_errors(CompileError, "compiling"),
-    ):
-        engines.engine().compile(stage, {"xla_no_such_option": True})
+
+def test_what_xla_refuses_is_a_compile_error(lowered, monkeypatch):
+    monkeypatch.setattr(client, "compiler_options", lambda text: {"xla_no_such_option": True})
+    with pytest.raises(CompileError, match=r"XLA could not compile xla_.* option"):
+        client.compile(lowered())
+
+
+def test_a_lowering_that_raises_is_named(lowered, monkeypatch):
+    def broken(self, other, *, alpha=1):
+        raise ValueError("a planted fault")
+
+    op = torch.ops.aten.add.Tensor
+    monkeypatch.setitem(registry._table, op, replace(registry.table()[op], function=broken))
+    with pytest.raises(
+        LoweringError, match=r"aten\.add\.Tensor failed: .*a planted fault"
+    ) as caught:
+        lowered()
+    assert caught.value.facts["node"] == "add"
+
+
+def test_a_run_that_fails_is_ours(galley, monkeypatch):
+    def fail(self, arrays):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.")
+
+    compiled = galley(lambda x: x + 1)
+    compiled(torch.ones(2))
+    monkeypatch.setattr(engines._OwnExecutable, "__call__", fail)
+    with pytest.raises(RunError, match="failed: RESOURCE_EXHAUSTED") as caught:
+        compiled(torch.ones(2))
+    assert "smaller batch" in str(caught.value)
+    assert "test_engine.py" in str(caught.value)  # the user's line

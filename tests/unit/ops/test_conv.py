@@ -75,3 +75,9 @@ def test_dtypes(same, dtype):
 def test_integers(same):
     x, w = torch.arange(50).reshape(1, 2, 5, 5), torch.arange(36).reshape(2, 2, 3, 3)
     same(lambda x, w: F.conv2d(x, w, padding=1), x, w)
+
+
+def test_complex(same):
+    x, w = (torch.randn(s, dtype=torch.complex64) for s in ((1, 2, 5, 5), (3, 2, 3, 3)))
+    same(lambda x, w: F.conv2d(x, w, padding=1), x, w, rtol=1e-4, atol=1e-5)
+    same(lambda x: x.real * 2j, x)

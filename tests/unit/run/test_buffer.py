@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from torch_galley.compile.engine import public_engine
-from torch_galley.core.spec import wide_types
 from torch_galley.run import buffer
 
 
@@ -20,8 +19,7 @@ def functions(request, monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.complex128])
 def test_round_trip_without_a_copy(functions, dtype):
     tensor = torch.ones(4, 3).to(dtype)
-    with wide_types():
-        array = buffer.to_jax(tensor, None)
+    array = buffer.to_jax(tensor, None)
     assert buffer.is_view_of(array, tensor)
     back = buffer.to_torch(array, None, (4, 3))
     assert back.dtype is dtype
@@ -30,7 +28,6 @@ def test_round_trip_without_a_copy(functions, dtype):
 
 def test_misaligned_memory_is_copied(functions):
     tensor = torch.arange(9.0)[1:]
-    with wide_types():
-        array = buffer.to_jax(tensor, None)
+    array = buffer.to_jax(tensor, None)
     assert not buffer.is_view_of(array, tensor)
     assert array.tolist() == tensor.tolist()
