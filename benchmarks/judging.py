@@ -17,7 +17,14 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_galley.core.events import ClusterCompiled, ClusterLowered, Event, GraphBuilt, listen
+from torch_galley.core.events import (
+    ClusterCompiled,
+    ClusterLowered,
+    Event,
+    GraphBuilt,
+    PlanExecuted,
+    listen,
+)
 from torch_galley.core.reasons import DataDependentShape, Random
 
 LIMIT = 1e-4
@@ -32,6 +39,8 @@ class Seen:
 
     graphs: list[Any] = field(default_factory=list)
     """Each graph, clustered."""
+    runs: int = 0
+    """How often a compiled graph ran; Dynamo may fall back to eager without a word."""
     lower_seconds: float = 0.0
     compile_seconds: float = 0.0
 
@@ -39,6 +48,8 @@ class Seen:
         match event:
             case GraphBuilt(plan=plan):
                 self.graphs.append(plan.clustered)
+            case PlanExecuted():
+                self.runs += 1
             case ClusterLowered(seconds=seconds):
                 self.lower_seconds += seconds
             case ClusterCompiled(seconds=seconds):

@@ -48,6 +48,7 @@ def test_training(name):
     assert given == pytest.approx(wanted, rel=1e-3)
     assert wanted[-1] < wanted[0]
     assert seen.native() == []
+    assert seen.runs == 6
     assert {graph.captured.role for graph in seen.graphs} == {"forward", "backward"}
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import fx
 
 from torch_galley.capture.fx import Captured
@@ -45,18 +43,4 @@ def capture(
         decompositions=decompositions(),
         partition_fn=min_cut_rematerialization_partition,
     )
-    with _without_onednn():
-        return backend(graph, list(example_inputs))
-
-
-@contextlib.contextmanager
-def _without_onednn() -> Iterator[None]:
-    """Capture LSTMs as their arithmetic: oneDNN's whole-layer operator has no lowering, and torch
-    can't trace it in training. (torch.backends.mkldnn.flags would do, but warns about TF32.)
-    """
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(before)
+    return backend(graph, list(example_inputs))
