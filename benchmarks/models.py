@@ -45,7 +45,7 @@ def main() -> int:
 
     results = json.loads(JSON.read_text("utf-8")) if JSON.exists() else {}
     results = {"header": {}, "models": {}, "training": {}} | results
-    chosen = [args.only] if args.only else [*zoo.FULL, *zoo.TRAINED]
+    chosen = [args.only] if args.only else list(dict.fromkeys([*zoo.FULL, *zoo.TRAINED]))
     unknown = [name for name in chosen if name not in zoo.FULL and name not in zoo.TRAINED]
     if unknown:
         parser.error(f"no model {unknown[0]!r}; there are {', '.join([*zoo.FULL, *zoo.TRAINED])}")

@@ -309,7 +309,7 @@ def losses(
     """
     model, inputs, loss_of = training(name, small)
     call = compile(model)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
     found = []
     for _ in range(steps):
         optimiser.zero_grad()
