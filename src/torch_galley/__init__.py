@@ -3,6 +3,10 @@
 model = torch.compile(model, backend="galley")
 """
 
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
 from torch_galley import hlo
 from torch_galley.backend import claim_openxla as _claim_openxla
 from torch_galley.backend import device, sync
@@ -11,18 +15,34 @@ from torch_galley.core.config import config
 from torch_galley.core.versions import check_versions as _check_versions
 from torch_galley.observe.metrics import metrics, metrics_report, reset_metrics
 
+if _TYPE_CHECKING:
+    from torch_galley.tools.explain import explain
+    from torch_galley.tools.stages import stages
+
 __version__ = "0.1.0"
 
 __all__ = [
     "config",
     "device",
     "errors",
+    "explain",
     "hlo",
     "metrics",
     "metrics_report",
     "reset_metrics",
+    "stages",
     "sync",
 ]
+
+_LAZY = {"explain": "torch_galley.tools.explain", "stages": "torch_galley.tools.stages"}
+"""Where the tools are, which are imported at first use: they need torch and jax."""
+
+
+def __getattr__(name: str) -> _Any:
+    if name in _LAZY:
+        return getattr(_import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 _check_versions()
 _claim_openxla()

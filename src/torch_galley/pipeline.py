@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import cache
+from typing import TypeVar
 
 from torch_galley.capture.fx import Captured
 from torch_galley.capture.strided import rebase_as_strided
-from torch_galley.cluster.partition import XlaCluster, partition
+from torch_galley.cluster.partition import Clustered, XlaCluster, partition
 from torch_galley.compile.cache import ExecutableCache
 from torch_galley.compile.client import Compiled, compile, has_device
 from torch_galley.compile.key import key_of, program_text
@@ -17,8 +18,10 @@ from torch_galley.core.errors import LoweringError
 from torch_galley.core.events import GraphBuilt, Warned, emit
 from torch_galley.core.reasons import LoweringFailed, Reason
 from torch_galley.lower.driver import Argument, lower
-from torch_galley.lower.symbol import Bindings, cluster_symbols
+from torch_galley.lower.symbol import Bindings, cluster_symbols, first_seen
 from torch_galley.run.execute import Plan
+
+Result = TypeVar("Result")
 
 
 @cache
@@ -30,30 +33,44 @@ def executables() -> ExecutableCache[Compiled]:
 def build(captured: Captured) -> Plan:
     """Turn a captured graph into a plan that can be called with a list of inputs.
 
-    Clusters of static shape are compiled at once, so that a lowering that fails is found before
-    the first run: its node then runs natively, with a warning (or an error under `strict`).
+    Clusters are compiled at once, so that a lowering that fails is found before the first run: its
+    node then runs natively, with a warning (or an error under `strict`).
+    """
+
+    def planned(clustered: Clustered) -> Plan:
+        plan = _plan(clustered)
+        _compile_first(plan)
+        return plan
+
+    plan = settle(captured, planned)
+    emit(GraphBuilt(plan))
+    return plan
+
+
+def settle(captured: Captured, use: Callable[[Clustered], Result]) -> Result:
+    """Return what `use` makes of the partition, a node whose lowering fails in it made native.
+
+    Example: `settle(captured, lambda clustered: clustered)` only cuts.
+
+    Raises:
+        LoweringError: a lowering failed, and the setting `strict` is on.
     """
     rebase_as_strided(captured.graph.graph)
     failed: dict[str, Reason] = {}
     while True:
-        plan = _plan(captured, failed)
         try:
-            _compile_static(plan)
+            return use(partition(captured, has_device, failed))
         except LoweringError as error:
             if captured.config.strict or error.facts["node"] in failed:
                 raise
             failed[error.facts["node"]] = LoweringFailed(error.facts["op"], error.message)
             message = f"{error.facts['op']} runs natively: {error}"
             emit(Warned(message))
-            warnings.warn(message, stacklevel=2)
-            continue
-        emit(GraphBuilt(plan))
-        return plan
+            warnings.warn(message, stacklevel=3)
 
 
-def _plan(captured: Captured, failed: Mapping[str, Reason]) -> Plan:
-    clustered = partition(captured, has_device, failed)
-    config = captured.config
+def _plan(clustered: Clustered) -> Plan:
+    config = clustered.captured.config
     programs = {c.name: program_text(c) for c in clustered.clusters}
 
     def executable(
@@ -67,9 +84,16 @@ def _plan(captured: Captured, failed: Mapping[str, Reason]) -> Plan:
     return Plan(clustered, executable)
 
 
-def _compile_static(plan: Plan) -> None:
-    """Compile the clusters whose inputs' shapes are known already."""
-    for cluster in plan.clustered.clusters:
-        if not cluster_symbols(cluster):
-            arguments = tuple(Argument.like(node.meta["val"]) for node in cluster.inputs)
-            plan.executable(cluster, arguments, {})
+def _compile_first(plan: Plan) -> None:
+    """Compile every cluster for the sizes that capture saw, which the first call brings.
+
+    A cluster whose sizes depend on data waits for them.
+    """
+    clustered = plan.clustered
+    known = first_seen(clustered.captured.graph.graph.nodes)
+    for cluster in clustered.clusters:
+        symbols = cluster_symbols(cluster)
+        if symbols <= set(known):
+            bindings = {symbol: known[symbol] for symbol in symbols}
+            arguments = tuple(Argument.of(node, bindings) for node in cluster.inputs)
+            plan.executable(cluster, arguments, bindings)

@@ -1,4 +1,4 @@
-"""CUDA tensors through XLA on the same device, in stream order. Needs a GPU that torch and jax see."""
+"""CUDA tensors through XLA on their device, in stream order. Needs a GPU that both see."""
 
 from __future__ import annotations
 

@@ -163,9 +163,11 @@ def test_a_lowering_that_fails_runs_natively_with_a_warning(galley, monkeypatch)
     op = torch.ops.aten.sin.default
     monkeypatch.setitem(registry._table, op, replace(registry.table()[op], function=broken))
     x = torch.ones(3)
-    with pytest.warns(UserWarning, match=r"aten.sin.default runs natively: .*a planted fault"):
-        given = galley(lambda x: (x * 3).sin(), options={"strict": False})(x)
-    torch.testing.assert_close(given, (x * 3).sin())
+    for dynamic in (False, True):
+        with pytest.warns(UserWarning, match=r"aten.sin.default runs natively: .*planted fault"):
+            given = galley(lambda x: (x * 3).sin(), options={"strict": False}, dynamic=dynamic)(x)
+        torch.testing.assert_close(given, (x * 3).sin())
+        torch._dynamo.reset()
     torch._dynamo.reset()
     with pytest.raises(BackendCompilerFailed, match="a planted fault"):
         galley(lambda x: (x * 3).sin())(x)

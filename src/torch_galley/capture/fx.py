@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from torch_galley.capture import save
+from torch_galley.capture.encode import kind_of
 from torch_galley.core.config import Config
 from torch_galley.core.site import site_of
 
@@ -43,7 +46,9 @@ class Captured:
                 [str(arg) for arg in node.args] + [f"{k}={v}" for k, v in node.kwargs.items()]
             )
             kind = "" if node.op == "call_function" else f"{node.op} "
-            lines.append(f"{node.name}: {_kind(node)} = {kind}{node.target}({arguments})")
+            lines.append(
+                f"{node.name}: {kind_of(node.meta.get('val'))} = {kind}{node.target}({arguments})"
+            )
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -53,7 +58,7 @@ class Captured:
                 "name": node.name,
                 "op": node.op,
                 "target": str(node.target),
-                "type": _kind(node),
+                "type": kind_of(node.meta.get("val")),
                 "inputs": [arg.name for arg in node.all_input_nodes],
                 "site": str(site_of(node.meta) or ""),
             }
@@ -61,21 +66,24 @@ class Captured:
         ]
         return {"role": self.role, "fingerprint": self.fingerprint, "nodes": nodes}
 
+    def save(self, folder: str | Path) -> Path:
+        """Write the graph, its constants and its settings into a folder.
 
-def _kind(node: fx.Node) -> str:
-    """Return a node's type as text, such as "float32[2,3]"."""
-    val = node.meta.get("val")
-    if isinstance(val, torch.Tensor):
-        return f"{str(val.dtype).removeprefix('torch.')}[{','.join(str(s) for s in val.shape)}]"
-    if isinstance(val, tuple | list):
-        return "(" + ", ".join(_kind_of_value(item) for item in val) + ")"
-    return _kind_of_value(val)
+        Example: `captured.save("graph")`; then `Captured.load("graph").graph(*inputs)` runs it.
 
+        Raises:
+            ToolError: it calls or holds something that can't be saved, or can't be written.
+        """
+        return save.save(self, folder)
 
-def _kind_of_value(val: Any) -> str:
-    if isinstance(val, torch.Tensor):
-        return f"{str(val.dtype).removeprefix('torch.')}[{','.join(str(s) for s in val.shape)}]"
-    return "none" if val is None else type(val).__name__
+    @classmethod
+    def load(cls, folder: str | Path) -> Captured:
+        """Read what `save` wrote. Equal in text and JSON, and can be run and partitioned.
+
+        Raises:
+            ToolError: no such folder, or a file in it is corrupt or foreign.
+        """
+        return cls(*save.load(folder))
 
 
 def is_tensor(node: fx.Node) -> bool:
@@ -88,6 +96,16 @@ def is_symbolic_number(node: fx.Node) -> bool:
     val = node.meta.get("val")
     numbers = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
     return isinstance(val, numbers)
+
+
+def reads_data(node: fx.Node) -> bool:
+    """Whether a number-valued node reads a tensor's elements (item) rather than its sizes."""
+    return torch.Tag.data_dependent_output in getattr(node.target, "tags", ())
+
+
+def is_shape_number(node: fx.Node) -> bool:
+    """Whether a call's number follows from the inputs' shapes alone, and need not be computed."""
+    return node.op == "call_function" and is_symbolic_number(node) and not reads_data(node)
 
 
 def is_view(overload: Any) -> bool:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
-import torch
 from torch import fx
 
-from torch_galley.capture.fx import Captured, is_symbolic_number, is_tensor, is_view
+from torch_galley.capture.fx import Captured, is_shape_number, is_tensor
+from torch_galley.cluster import report, save
 from torch_galley.cluster.check import check
 from torch_galley.cluster.contract import contract
 from torch_galley.cluster.dag import Dag, topological_order
+from torch_galley.cluster.operation import effective, is_operation
 from torch_galley.cluster.support import HasDevice, draws, is_getitem, support
 from torch_galley.core.reasons import Reason, TooSmall
 
@@ -71,15 +74,34 @@ class Clustered:
         """η = |V_C| / |V_all|, 1.0 for an empty graph."""
         return self.clustered_operations / self.operations if self.operations else 1.0
 
+    def text(self) -> str:
+        """Return the partition as a page of text."""
+        return report.text(self)
 
-def is_operation(node: fx.Node) -> bool:
-    """Whether a node counts as an operation: a call that computes tensors, and no getitem."""
-    return node.op == "call_function" and not is_getitem(node) and not is_symbolic_number(node)
+    def to_json(self) -> dict[str, Any]:
+        """Return the partition as plain data."""
+        return report.to_json(self)
 
+    def save(self, folder: str | Path) -> Path:
+        """Write the partition, and the graph that it cuts, into a folder.
 
-def effective(node: fx.Node) -> bool:
-    """Whether a node counts for a cluster's size: it computes, rather than views or fills."""
-    return is_operation(node) and not is_view(node.target) and bool(node.all_input_nodes)
+        Raises:
+            ToolError: the graph can't be saved, or the folder not written.
+        """
+        return save.save(self, folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Clustered:
+        """Read what `save` wrote. Equal in text and JSON.
+
+        Raises:
+            ToolError: no such folder, or a file in it is corrupt or foreign.
+        """
+        captured, parts, native, order, failed = save.load(folder)
+        clusters = tuple(XlaCluster(*part) for part in parts)
+        step: dict[str, XlaCluster | fx.Node] = {n.name: n for n in captured.graph.graph.nodes}
+        step |= {cluster.name: cluster for cluster in clusters}
+        return cls(captured, clusters, native, tuple(step[name] for name in order), failed)
 
 
 def partition(
@@ -137,7 +159,7 @@ def _build(graph: fx.Graph) -> tuple[Dag, list[list[fx.Node]]]:
             vertex[node] = vertex[node.args[0]]
             members[vertex[node]].append(node)
             continue
-        if is_symbolic_number(node) and not _reads_data(node):
+        if is_shape_number(node):
             behind[node] = frozenset(sources)
             continue
         vertex[node] = len(members)
@@ -148,12 +170,6 @@ def _build(graph: fx.Graph) -> tuple[Dag, list[list[fx.Node]]]:
             last_effect = vertex[node]
         edges |= {(source, vertex[node]) for source in sources}
     return Dag.of([atom[0].name for atom in members], edges), members
-
-
-def _reads_data(node: fx.Node) -> bool:
-    """Whether a number-valued node reads a tensor's elements (item) rather than its sizes."""
-    tags = getattr(node.target, "tags", ())
-    return torch.Tag.data_dependent_output in tags
 
 
 def _has_effect(node: fx.Node) -> bool:
@@ -210,14 +226,10 @@ def _bordered(name: str, nodes: Sequence[fx.Node]) -> XlaCluster:
         for arg in node.all_input_nodes:
             if arg not in inside and is_tensor(arg):
                 inputs[arg] = None
-    outputs = [
-        node
-        for node in nodes
-        if is_tensor(node) and any(user not in inside and _needs(user) for user in node.users)
-    ]
+    outputs = []
+    for node in nodes:
+        readers = (user for user in node.users if user not in inside)
+        # A user that wants only the tensor's sizes does not want the tensor.
+        if is_tensor(node) and not all(map(is_shape_number, readers)):
+            outputs.append(node)
     return XlaCluster(name, tuple(nodes), tuple(inputs), tuple(outputs))
-
-
-def _needs(user: fx.Node) -> bool:
-    """Whether a user wants the tensor itself, not only its sizes."""
-    return not (is_symbolic_number(user) and not _reads_data(user))

@@ -11,13 +11,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from torch_galley.cluster.partition import Clustered, XlaCluster, effective, is_operation
+from torch_galley.cluster.operation import effective, is_operation
 from torch_galley.core.site import site_of
+
+if TYPE_CHECKING:
+    from torch_galley.cluster.partition import Clustered, XlaCluster
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,20 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jax
 import torch
 
-from torch_galley.compile.engine import Executable, engine, public_engine
-from torch_galley.core.errors import CompileError, ConfigError, GalleyError
+from torch_galley.compile import save
+from torch_galley.compile.engine import Engine, Executable, engine
+from torch_galley.core.errors import CompileError, ConfigError, GalleyError, ToolError
 from torch_galley.core.events import ClusterCompiled, emit
 from torch_galley.core.site import Site
 from torch_galley.core.spec import PLATFORM
 from torch_galley.lower.driver import Lowered
+from torch_galley.lower.save import Program
 
 _CRASHING_RANK = re.compile(r"tensor<(?:\d+x){7}")
 """Values of rank 7 and up in StableHLO; see compiler_options."""
@@ -31,7 +34,10 @@ class Compiled:
     """An executable and what it was made from."""
 
     lowered: Lowered
+    engine: Engine
+    """What brings tensors to it and takes its results."""
     executable: Executable
+    """The program; in a Compiled that was loaded a save.Remains, which can't run."""
     seconds: float
     """What XLA took."""
 
@@ -46,6 +52,34 @@ class Compiled:
     def scratch_bytes(self) -> int:
         """Memory that XLA takes for intermediate values while it runs."""
         return self.executable.memory().temp_size_in_bytes
+
+    def text(self) -> str:
+        """Return the HLO after optimisation: what is run."""
+        return self.hlo()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all but the text as plain data: XLA's own analysis of memory and cost."""
+        return save.to_json(self)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the Lowered that this comes from, the optimised HLO and XLA's analyses.
+
+        The executable itself is not written: it fits one machine and one jaxlib only.
+
+        Raises:
+            ToolError: the graph can't be saved, or the folder not written.
+        """
+        return save.save(self, folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Compiled:
+        """Read what `save` wrote. Equal in text and JSON, but it can't be called.
+
+        Raises:
+            ToolError: no such folder, or a file in it is corrupt or foreign.
+        """
+        lowered, remains, seconds = save.load(folder)
+        return cls(lowered, engine(lowered.platform), remains, seconds)
 
 
 def compiler_options(stablehlo: str) -> dict[str, Any]:
@@ -65,16 +99,20 @@ def compile(lowered: Lowered) -> Compiled:
 
     Raises:
         CompileError: XLA refused it; the site is that of the cluster's first operation.
+        ToolError: it was loaded, and jax can't compile what it did not trace.
     """
+    if isinstance(lowered.stage, Program):
+        hint = "lower its cluster again: lower(it.cluster, it.arguments, {}, it.config)"
+        raise ToolError("a Lowered that was loaded can't be compiled", hint=hint)
     start_client()
     started = time.perf_counter()
     doing = f"XLA could not compile {lowered.name}"
     try:
-        compiler = engine() if lowered.platform == "cpu" else public_engine()
-        executable = compiler.compile(lowered.stage, compiler_options(lowered.text()))
+        way = engine(lowered.platform)
+        executable = way.compile(lowered.stage, compiler_options(lowered.text()))
     except jax.errors.JaxRuntimeError as error:
         raise xla_error(error, CompileError, doing, lowered.first_site) from error
-    compiled = Compiled(lowered, executable, time.perf_counter() - started)
+    compiled = Compiled(lowered, way, executable, time.perf_counter() - started)
     emit(ClusterCompiled(compiled, compiled.seconds))
     return compiled
 

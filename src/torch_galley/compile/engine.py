@@ -44,6 +44,10 @@ class Executable(Protocol):
         """Return XLA's memory statistics: argument, output, temp_size_in_bytes, ..."""
         ...
 
+    def cost(self) -> Mapping[str, Any]:
+        """Return XLA's estimates, such as "flops"; empty if it gives none."""
+        ...
+
 
 class Engine(Protocol):
     """Compiles programs, and moves CPU tensors in and out without a copy where it can."""
@@ -71,6 +75,9 @@ class _PublicExecutable:
 
     def memory(self) -> Any:
         return self._stage.memory_analysis()
+
+    def cost(self) -> Mapping[str, Any]:
+        return self._stage.cost_analysis() or {}
 
 
 class PublicEngine:
@@ -121,6 +128,9 @@ class _OwnExecutable:
     def memory(self) -> Any:
         return self._loaded.get_compiled_memory_stats()
 
+    def cost(self) -> Mapping[str, Any]:
+        return self._loaded.cost_analysis() or {}
+
 
 class OwnEngine:
     """A CPU client of our own that runs in the calling thread. Private jaxlib; see `engine`."""
@@ -165,8 +175,10 @@ def _prove(own: OwnEngine) -> None:
 
 
 @cache
-def engine() -> Engine:
-    """Return the engine for CPU programs: our own client if this jaxlib lets us, else public."""
+def engine(platform: str = "cpu") -> Engine:
+    """Return the way to a platform of jax's: for "cpu" our own client if this jaxlib lets us."""
+    if platform != "cpu":
+        return PublicEngine()
     try:
         own = OwnEngine()
         with unset_fake_temporarily():  # Dynamo calls backends where new tensors are fake
@@ -174,9 +186,3 @@ def engine() -> Engine:
     except Exception:  # whatever a private entry point may do when it has changed
         return PublicEngine()
     return own
-
-
-@cache
-def public_engine() -> PublicEngine:
-    """Return the engine for other devices."""
-    return PublicEngine()

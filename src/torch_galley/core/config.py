@@ -103,6 +103,24 @@ def _checked(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
     return out
 
 
+def parse_setting(text: str) -> dict[str, Any]:
+    """Return the setting in "name=value", as a command line has it.
+
+    Example:
+        >>> parse_setting("deny_ops=aten.gelu,aten.add.Tensor")
+        {'deny_ops': ('aten.gelu', 'aten.add.Tensor')}
+
+    Raises:
+        ConfigError: no "=", an unknown name, or a value of a wrong type.
+    """
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"{text!r} sets nothing", hint="write name=value")
+    if name not in {f.name for f in dataclasses.fields(Config)}:
+        return _checked({name: value}, "options")  # raises, with the nearest name
+    return _checked({name: _parse(name, value, name)}, "options")
+
+
 _overlay: ContextVar[dict[str, Any] | None] = ContextVar("galley_config", default=None)
 
 

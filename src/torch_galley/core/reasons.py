@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
@@ -135,3 +136,25 @@ class TooSmall(Reason):
     @property
     def group(self) -> str:
         return f"in clusters below min_cluster_size={self.minimum}"
+
+
+def reason_from_json(data: Mapping[str, Any]) -> Reason:
+    """Return the reason for what `Reason.to_json` gave.
+
+    Example:
+        >>> reason_from_json(NoLowering("aten.foo").to_json())
+        NoLowering(op='aten.foo')
+
+    Raises:
+        ValueError: no such reason, or one without a field or with one of a wrong type.
+    """
+    known = {kind.__name__: kind for kind in Reason.__subclasses__()}
+    kind = known.get(str(data.get("code")))
+    if kind is None:
+        raise ValueError(f"has code {data.get('code')!r}, which is no reason")
+    values = {f.name: data.get(f.name) for f in fields(kind)}
+    for f in fields(kind):
+        wanted = int if f.type == "int" else str
+        if not isinstance(values[f.name], wanted):
+            raise ValueError(f"has {f.name}={values[f.name]!r}, not a {wanted.__name__}")
+    return kind(**values)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,6 +25,7 @@ from torch_galley.core.errors import LoweringError
 from torch_galley.core.events import ClusterLowered, emit
 from torch_galley.core.site import Site, module_path, site_of
 from torch_galley.core.spec import PLATFORM, XLA_DTYPE, TensorSpec, wide_types
+from torch_galley.lower import save
 from torch_galley.lower.guard import needs_barrier
 from torch_galley.lower.layout import Layout
 from torch_galley.lower.promote import compute_dtype, promote
@@ -45,6 +47,18 @@ class Argument:
         spec = TensorSpec(tuple(tensor.shape), tensor.dtype)
         return Argument(spec, Layout.of(spec.shape, tensor.stride()))
 
+    @staticmethod
+    def of(node: fx.Node, bindings: Bindings) -> Argument:
+        """Describe a node's tensor, its symbolic sizes as bound.
+
+        Raises:
+            RunError: a symbol that is not bound.
+        """
+        val = node.meta["val"]
+        shape = tuple(value_of(size, bindings) for size in val.shape)
+        strides = tuple(value_of(stride, bindings) for stride in val.stride())
+        return Argument(TensorSpec(shape, val.dtype), Layout.of(shape, strides))
+
     @property
     def physical(self) -> jax.ShapeDtypeStruct:
         """The dense array that the executable takes."""
@@ -61,7 +75,8 @@ class Lowered:
     config: Config
     platform: str
     """jax's name of what it is lowered for: "cpu", "cuda"."""
-    stage: jax.stages.Lowered
+    stage: jax.stages.Lowered | save.Program
+    """jax's own value; a Program in a Lowered that was loaded."""
     arguments: tuple[Argument, ...]
     results: tuple[Argument, ...]
     checks: tuple[Check, ...]
@@ -81,6 +96,38 @@ class Lowered:
     def hlo(self) -> str:
         """Return the HLO before optimisation, with metadata that leads back to the nodes."""
         return self.stage.as_text(dialect="hlo", debug_info=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all but the text as plain data: arguments, results, checks, places."""
+        return save.to_json(self)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the cluster's graph, its StableHLO and its HLO into a folder.
+
+        Raises:
+            ToolError: the graph can't be saved, or the folder not written.
+        """
+        return save.save(self, folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Lowered:
+        """Read what `save` wrote. Equal in text and JSON; to compile, lower its cluster again.
+
+        Raises:
+            ToolError: no such folder, or a file in it is corrupt or foreign.
+        """
+        saved = save.load(folder)
+        return cls(
+            saved.cluster.name,
+            saved.cluster,
+            saved.config,
+            saved.platform,
+            saved.program,
+            tuple(Argument(*parts) for parts in saved.arguments),
+            tuple(Argument(*parts) for parts in saved.results),
+            saved.checks,
+            saved.sites,
+        )
 
 
 def lower(
@@ -102,7 +149,7 @@ def lower(
             `facts["node"]` is the node's name.
     """
     started = time.perf_counter()
-    results = tuple(_result(node, bindings) for node in cluster.outputs)
+    results = tuple(Argument.of(node, bindings) for node in cluster.outputs)
     checks = Checks()
 
     def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
@@ -158,13 +205,6 @@ def _distinct(outputs: list[jax.Array], inputs: Sequence[jax.Array]) -> tuple[ja
         distinct.append(jnp.copy(array) if id(array) in seen else array)
         seen.add(id(array))
     return tuple(distinct)
-
-
-def _result(node: fx.Node, bindings: Bindings) -> Argument:
-    val = node.meta["val"]
-    shape = tuple(value_of(size, bindings) for size in val.shape)
-    strides = tuple(value_of(stride, bindings) for stride in val.stride())
-    return Argument(TensorSpec(shape, val.dtype), Layout.of(shape, strides))
 
 
 def _node(node: fx.Node, env: Mapping[fx.Node, Any], bindings: Bindings, checks: Checks) -> Any:

@@ -6,11 +6,12 @@ symbols from its inputs at each call, and everything else is arithmetic on the b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import sympy
 import torch
+from torch import fx
 
 from torch_galley.cluster.partition import XlaCluster
 from torch_galley.core.errors import RunError
@@ -55,14 +56,19 @@ def mentions_symbols(recorded: Any) -> bool:
 
 
 def _symbols_of(recorded: Any) -> Iterator[sympy.Symbol]:
+    for number in _numbers(recorded):
+        yield from symbols_of(number)
+
+
+def _numbers(recorded: Any) -> Iterator[Any]:
+    """Yield a recorded value's sizes and strides, or the number that it is."""
     if isinstance(recorded, tuple | list):
         for item in recorded:
-            yield from _symbols_of(item)
+            yield from _numbers(item)
     elif isinstance(recorded, torch.Tensor):
-        for size in (*recorded.shape, *recorded.stride()):
-            yield from symbols_of(size)
+        yield from (*recorded.shape, *recorded.stride())
     else:
-        yield from symbols_of(recorded)
+        yield recorded
 
 
 def cluster_symbols(cluster: XlaCluster) -> set[sympy.Symbol]:
@@ -83,3 +89,20 @@ def bind(recorded: Any, actual: Any, bindings: dict[sympy.Symbol, Any]) -> None:
     expr = expression(recorded)
     if isinstance(expr, sympy.Symbol):
         bindings.setdefault(expr, actual)
+
+
+def first_seen(nodes: Iterable[fx.Node]) -> dict[sympy.Symbol, Any]:
+    """Return what each symbol of the nodes' values stood for while the graph was captured.
+
+    A symbol that depends on data stood for nothing, and is left out.
+    """
+    seen: dict[sympy.Symbol, Any] = {}
+    for node in nodes:
+        for number in _numbers(node.meta.get("val")):
+            expr = expression(number)
+            known = number.node.shape_env.backed_var_to_val if expr is not None else {}
+            for symbol in symbols_of(number):
+                if symbol in known:
+                    value = known[symbol]
+                    seen[symbol] = int(value) if value.is_integer else float(value)
+    return seen

@@ -1,6 +1,6 @@
 """XLA_DEBUG=1: a line on stderr for each stage, as it happens.
 
-The variable is read at every event, because scripts set it after their imports.
+The variable is read while graphs are built, because scripts set it after their imports.
 """
 
 from __future__ import annotations
@@ -48,10 +48,14 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1000:.1f} ms"
 
 
+_on = False
+
+
 def _on_event(event: Event) -> None:
-    if os.environ.get("XLA_DEBUG", "0") in ("", "0"):
-        return
-    if (text := line(event)) is not None:
+    global _on
+    if not isinstance(event, events.PlanExecuted):  # the one event that must cost next to nothing
+        _on = os.environ.get("XLA_DEBUG", "0") not in ("", "0")
+    if _on and (text := line(event)) is not None:
         print(f"[galley] {text}", file=sys.stderr)
 
 

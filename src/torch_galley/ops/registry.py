@@ -32,6 +32,8 @@ class Lowering:
     promotes: bool | None = None
     """Whether the driver promotes tensor arguments to one compute dtype and casts the result to
     the recorded dtype. None: yes exactly if torch tags the overload as pointwise."""
+    row: bool = False
+    """Whether it is one jax call, registered by `rows`."""
 
 
 _table: dict[OpOverload, Lowering] = {}
@@ -59,7 +61,7 @@ def rows(*pairs: tuple[OpOverload, Callable[..., Any]], promotes: bool | None = 
         ConfigError: an overload that is registered already, or that writes its arguments.
     """
     for overload, function in pairs:
-        _add(Lowering(overload, function, promotes=promotes))
+        _add(Lowering(overload, function, promotes=promotes, row=True))
 
 
 def lowers(

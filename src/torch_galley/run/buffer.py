@@ -10,11 +10,11 @@ from __future__ import annotations
 import jax
 import torch
 
-from torch_galley.compile.engine import Engine, engine, public_engine
+from torch_galley.compile.engine import Engine
 from torch_galley.lower.layout import Layout
 
 
-def to_jax(tensor: torch.Tensor, layout: Layout | None) -> jax.Array:
+def to_jax(tensor: torch.Tensor, layout: Layout | None, way: Engine) -> jax.Array:
     """Return a tensor's memory as a dense jax array; copies only gaps and misaligned memory."""
     if tensor.requires_grad:
         tensor = tensor.detach()
@@ -27,11 +27,7 @@ def to_jax(tensor: torch.Tensor, layout: Layout | None) -> jax.Array:
     elif 1 in tensor.shape:
         # A dimension of size 1 may have any stride, from which jaxlib would infer another layout.
         tensor = tensor.view(-1).view(tensor.shape)
-    return _engine(tensor.device.type).bring(tensor)
-
-
-def _engine(platform: str) -> Engine:
-    return engine() if platform == "cpu" else public_engine()
+    return way.bring(tensor)
 
 
 def is_view_of(array: jax.Array, tensor: torch.Tensor) -> bool:
@@ -40,8 +36,8 @@ def is_view_of(array: jax.Array, tensor: torch.Tensor) -> bool:
 
 
 def to_torch(
-    array: jax.Array, layout: Layout | None, shape: tuple[int, ...], platform: str = "cpu"
+    array: jax.Array, layout: Layout | None, shape: tuple[int, ...], way: Engine
 ) -> torch.Tensor:
     """Return a result as a tensor of the recorded strides, waiting until it is there."""
-    tensor = _engine(platform).take(array)
+    tensor = way.take(array)
     return layout.unpack(tensor, shape) if layout is not None else tensor

@@ -1,7 +1,8 @@
-"""The plan: what is left of a graph at run time, a flat list of steps.
+"""The plan: what is left of a graph at run time, a flat list of instructions over slots.
 
-Note [Aliasing]. Inputs reach XLA as views of torch's memory (run.buffer), and XLA runs
-asynchronously. Three rules keep a later write of the caller from changing an earlier result:
+Note [Aliasing]. Inputs reach XLA as views of torch's memory (run.buffer), and XLA may run
+asynchronously (our own CPU client does not, see compile.engine). Three rules keep a later write
+of the caller from changing an earlier result:
 1. A call returns only when every executable it started has finished. A cluster has results only
    if something outside needs them: torch, whose export waits for them, or a later cluster, which
    cannot finish before them. So waiting for what torch sees is waiting for all.
@@ -14,16 +15,28 @@ asynchronously. Three rules keep a later write of the caller from changing an ea
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
+from torch_galley.capture.fx import is_shape_number
 from torch_galley.cluster.partition import Clustered, XlaCluster
 from torch_galley.core.events import PlanExecuted, emit
-from torch_galley.lower.symbol import bind, mentions_symbols
-from torch_galley.run.step import ClusterStep, GetExecutable, NativeStep, Step, value_as_torch
+from torch_galley.lower.symbol import bind, mentions_symbols, value_of
+from torch_galley.run.step import ClusterStep, GetExecutable, NativeStep, Step, as_torch
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """A step and the slots that it reads, writes and is the last to need."""
+
+    step: Step
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    frees: tuple[int, ...]
 
 
 class Plan:
@@ -34,69 +47,75 @@ class Plan:
     """
 
     def __init__(self, clustered: Clustered, executable: GetExecutable):
-        graph = clustered.captured.graph
         self.clustered = clustered
         self.executable = executable
-        self._inputs: list[fx.Node] = []
-        self._constants: dict[fx.Node, Any] = {}
-        self._result: Sequence[Any] = ()
-        for node in graph.graph.nodes:
-            if node.op == "placeholder":
-                self._inputs.append(node)
-            elif node.op == "get_attr":
-                self._constants[node] = _attribute(graph, str(node.target))
-            elif node.op == "output":
-                self._result = node.args[0]
-        self._symbolic = any(mentions_symbols(n.meta.get("val")) for n in graph.graph.nodes)
-        self.steps = self._make_steps()
-        self.natives = sum(isinstance(s, NativeStep) and s.counts for s in self.steps)
+        self.natives = len(clustered.native)
+        """Operator calls that one run makes outside XLA."""
+        graph = clustered.captured.graph
+        # Placeholders first, so that the list of inputs is the beginning of the slots.
+        nodes = sorted(graph.graph.nodes, key=lambda node: node.op != "placeholder")
+        self._slot = {node: slot for slot, node in enumerate(nodes)}
+        self._inputs = [node for node in nodes if node.op == "placeholder"]
+        self._constants = {
+            self._slot[node]: _attribute(graph, str(node.target))
+            for node in nodes
+            if node.op == "get_attr"
+        }
+        (output,) = (node for node in nodes if node.op == "output")
+        self._result: Sequence[Any] = output.args[0]
+        self._symbolic = any(mentions_symbols(node.meta.get("val")) for node in nodes)
+        self.instructions = self._instructions()
 
-    def _make_steps(self) -> list[Step]:
+    def _instructions(self) -> list[Instruction]:
         kept: set[fx.Node] = set()
         fx.map_arg(self._result, kept.add)
-        last_use: dict[fx.Node, int] = {}
-        for number, step in enumerate(self.clustered.steps):
-            for node in _used(step):
-                last_use[node] = number
-        dying: list[list[fx.Node]] = [[] for _ in self.clustered.steps]
-        for node, number in last_use.items():
-            if node not in kept:
-                dying[number].append(node)
+        made: list[tuple[Step, Sequence[fx.Node], Sequence[fx.Node]]] = []
+        for part in self.clustered.steps:
+            if isinstance(part, XlaCluster):
+                made.append((ClusterStep(part, self.executable), part.inputs, part.outputs))
+            else:
+                native = NativeStep(part)
+                made.append((native, native.inputs, (part,)))
+        last_use = {node: number for number, (_, reads, _) in enumerate(made) for node in reads}
+        slot = self._slot
         return [
-            ClusterStep(step, self.executable, tuple(dead))
-            if isinstance(step, XlaCluster)
-            else NativeStep(step, step in self.clustered.native, tuple(dead))
-            for step, dead in zip(self.clustered.steps, dying, strict=True)
+            Instruction(
+                step,
+                tuple(slot[node] for node in reads),
+                tuple(slot[node] for node in writes),
+                tuple(slot[n] for n in set(reads) if last_use[n] == number and n not in kept),
+            )
+            for number, (step, reads, writes) in enumerate(made)
         ]
-
-    def bind(self, inputs: Sequence[Any]) -> tuple[dict[fx.Node, Any], dict[Any, Any]]:
-        """Return what the steps start from: each input by its node, and the shape symbols."""
-        env: dict[fx.Node, Any] = dict(zip(self._inputs, inputs, strict=True))
-        bindings: dict[Any, Any] = {}
-        if self._symbolic:
-            for node, value in env.items():
-                bind(node.meta.get("val"), value, bindings)
-        env.update(self._constants)
-        return env, bindings
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         started = time.perf_counter()
-        env, bindings = self.bind(inputs)
-        inputs.clear()  # so that a step's dead inputs are really freed
-        for step in self.steps:
-            step(env, bindings)
-            for node in step.dying:
-                env.pop(node, None)
-        result = [
-            value_as_torch(item, env, bindings) if isinstance(item, fx.Node) else item
-            for item in self._result
-        ]
+        slots = inputs + [None] * (len(self._slot) - len(inputs))
+        for slot, constant in self._constants.items():
+            slots[slot] = constant
+        bindings: dict[Any, Any] = {}
+        if self._symbolic:
+            for node, value in zip(self._inputs, inputs, strict=True):
+                bind(node.meta.get("val"), value, bindings)
+        inputs.clear()  # so that what a step is the last to need is really freed
+        for instruction in self.instructions:
+            values = [slots[slot] for slot in instruction.reads]
+            results = instruction.step(values, bindings)
+            for slot, result in zip(instruction.writes, results, strict=True):
+                slots[slot] = result
+            for slot in instruction.frees:
+                slots[slot] = None
+        result = [self._output(item, slots, bindings) for item in self._result]
         emit(PlanExecuted(self, time.perf_counter() - started))
         return result
 
-
-def _used(step: XlaCluster | fx.Node) -> Sequence[fx.Node]:
-    return step.inputs if isinstance(step, XlaCluster) else step.all_input_nodes
+    def _output(self, item: Any, slots: list[Any], bindings: Mapping[Any, Any]) -> Any:
+        if not isinstance(item, fx.Node):
+            return item
+        value = slots[self._slot[item]]
+        if value is None and is_shape_number(item):
+            return value_of(item.meta["val"], bindings)
+        return as_torch(value)
 
 
 def _attribute(module: torch.nn.Module, path: str) -> Any:

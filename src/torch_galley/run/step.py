@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,9 +10,10 @@ import jax
 import torch
 from torch import fx
 
-from torch_galley.capture.fx import is_symbolic_number
+from torch_galley.capture.fx import is_shape_number
 from torch_galley.cluster.partition import XlaCluster
 from torch_galley.compile.client import Compiled, xla_error
+from torch_galley.compile.engine import Engine
 from torch_galley.core.errors import RunError
 from torch_galley.lower.driver import Argument
 from torch_galley.lower.symbol import (
@@ -28,13 +29,36 @@ GetExecutable = Callable[[XlaCluster, tuple[Argument, ...], Bindings], Compiled]
 """Finds or makes the executable for a cluster and given inputs."""
 
 
-@dataclass(frozen=True)
 class OnDevice:
-    """A cluster's result that torch has not asked for yet: a dense array and what it stands for."""
+    """A cluster's result that torch may never ask for: a dense array and what it stands for."""
 
-    array: jax.Array
-    argument: Argument
-    platform: str
+    __slots__ = ("_tensor", "argument", "array", "engine")
+
+    def __init__(self, array: Any, argument: Argument, engine: Engine):
+        self.array = array
+        self.argument = argument
+        self.engine = engine
+        self._tensor: torch.Tensor | None = None
+
+    def tensor(self) -> torch.Tensor:
+        """Return it as a tensor, waiting for it. The same one each time."""
+        if self._tensor is None:
+            layout, shape = self.argument.layout, self.argument.spec.shape
+            self._tensor = to_torch(self.array, layout, shape, self.engine)
+        return self._tensor
+
+
+def as_torch(value: Any) -> Any:
+    """Return a value as torch code wants it."""
+    return value.tensor() if type(value) is OnDevice else value
+
+
+class Step(Protocol):
+    """One step of a plan."""
+
+    def __call__(self, values: list[Any], bindings: dict[Any, Any]) -> Sequence[Any]:
+        """Return the step's results for the values of its inputs."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -46,63 +70,43 @@ class _Ready:
     compiled: Compiled
 
 
-class Step(Protocol):
-    """One step of a plan: reads its inputs from `env` and puts its results there."""
-
-    dying: tuple[fx.Node, ...]
-    """Values that nothing after this step needs."""
-
-    def __call__(self, env: dict[fx.Node, Any], bindings: dict[Any, Any]) -> None: ...
-
-
 class ClusterStep:
     """Bring the inputs to XLA, run the executable, leave its results on the device."""
 
-    def __init__(self, cluster: XlaCluster, executable: GetExecutable, dying: tuple[fx.Node, ...]):
+    def __init__(self, cluster: XlaCluster, executable: GetExecutable):
         self.cluster = cluster
-        self.dying = dying
         self._executable = executable
         self._symbols = cluster_symbols(cluster)
         self._ready: _Ready | None = None
 
-    def __call__(self, env: dict[fx.Node, Any], bindings: Bindings) -> None:
-        compiled, arrays = self.bring(env, bindings)
-        self.leave(env, compiled, self.run(compiled, arrays))
+    def __call__(self, values: list[Any], bindings: Bindings) -> list[OnDevice]:
+        compiled, arrays = self.bring(values, bindings)
+        return self.run(compiled, arrays)
 
-    def bring(
-        self, env: dict[fx.Node, Any], bindings: Bindings
-    ) -> tuple[Compiled, list[jax.Array]]:
+    def bring(self, values: list[Any], bindings: Bindings) -> tuple[Compiled, list[Any]]:
         """Return the executable for the present inputs, and these as arrays."""
         ready = self._ready
         if ready is None or (self._symbols and ready.bindings != self._own(bindings)):
-            ready = self._make_ready(env, bindings)
+            ready = self._make_ready(values, bindings)
         while True:
-            arrays = [
-                slot.array(env[node])
-                for node, slot in zip(self.cluster.inputs, ready.slots, strict=True)
-            ]
+            arrays = [slot.array(value) for slot, value in zip(ready.slots, values, strict=True)]
             if None not in arrays:
                 return ready.compiled, arrays
-            ready = self._make_ready(env, bindings)  # an input is not as it was
+            ready = self._make_ready(values, bindings)  # an input is not as it was
 
-    def run(self, compiled: Compiled, arrays: list[jax.Array]) -> Sequence[jax.Array]:
-        """Start the executable; raise what eager would have raised if a check failed."""
+    def run(self, compiled: Compiled, arrays: list[Any]) -> list[OnDevice]:
+        """Run the executable; raise what eager would have raised if a check failed."""
+        lowered, engine = compiled.lowered, compiled.engine
         try:
             results = compiled.executable(arrays)
-            if compiled.lowered.checks:
+            if lowered.checks:
                 _raise_failed(compiled, results[-1])
         except jax.errors.JaxRuntimeError as error:
             doing = f"{self.cluster.name} failed"
-            raise xla_error(error, RunError, doing, compiled.lowered.first_site) from error
-        return results
-
-    def leave(
-        self, env: dict[fx.Node, Any], compiled: Compiled, results: Sequence[jax.Array]
-    ) -> None:
-        """Put the results into `env`, still on the device."""
-        arguments = compiled.lowered.results
-        for node, array, argument in zip(self.cluster.outputs, results, arguments, strict=False):
-            env[node] = OnDevice(array, argument, compiled.lowered.platform)
+            raise xla_error(error, RunError, doing, lowered.first_site) from error
+        # Not strict: the verdict of the checks is one result more.
+        pairs = zip(results, lowered.results, strict=False)
+        return [OnDevice(array, argument, engine) for array, argument in pairs]
 
     @property
     def compiled(self) -> Compiled | None:
@@ -112,16 +116,18 @@ class ClusterStep:
     def _own(self, bindings: Bindings) -> dict[Any, Any]:
         return {symbol: bindings[symbol] for symbol in self._symbols if symbol in bindings}
 
-    def _make_ready(self, env: Mapping[fx.Node, Any], bindings: Bindings) -> _Ready:
+    def _make_ready(self, values: list[Any], bindings: Bindings) -> _Ready:
         """Find the executable for inputs as these are, and keep it for the next call."""
-        values = [env[node] for node in self.cluster.inputs]
         arguments = tuple(
             value.argument if isinstance(value, OnDevice) else Argument.like(value)
             for value in values
         )
         own = self._own(bindings)
         compiled = self._executable(self.cluster, arguments, own)
-        slots = [_Slot(value, argument) for value, argument in zip(values, arguments, strict=True)]
+        slots = [
+            _Slot(value, argument, compiled.engine)
+            for value, argument in zip(values, arguments, strict=True)
+        ]
         self._ready = ready = _Ready(own, slots, compiled)
         return ready
 
@@ -129,12 +135,16 @@ class ClusterStep:
 class _Slot:
     """One input of a cluster: what it must be like, and the way to its array."""
 
-    __slots__ = ("_address", "_argument", "_kept", "_shape", "_stride")
+    __slots__ = ("_address", "_argument", "_engine", "_kept", "_plain", "_shape", "_stride")
 
-    def __init__(self, value: Any, argument: Argument):
+    def __init__(self, value: Any, argument: Argument, engine: Engine):
         self._argument = argument
+        self._engine = engine
         self._shape = argument.spec.shape
         self._stride = None if isinstance(value, OnDevice) else value.stride()
+        self._plain = (
+            isinstance(value, torch.Tensor) and value.is_contiguous() and 1 not in self._shape
+        )
         self._address = 0
         self._kept: Any = None
 
@@ -148,7 +158,10 @@ class _Slot:
             return self._kept
         if value.stride() != self._stride or value.shape != self._shape:
             return None
-        array = to_jax(value, self._argument.layout)
+        ordinary = type(value) is torch.Tensor and not value.requires_grad
+        if self._plain and ordinary and not value.is_neg() and not value.is_conj():
+            return self._engine.bring(value)  # what to_jax comes down to
+        array = to_jax(value, self._argument.layout, self._engine)
         if isinstance(value, torch.nn.Parameter) and is_view_of(array, value):
             # An array that views the very memory is as good at the next call, whatever was
             # written there meanwhile. It also keeps that memory alive, so that an equal address
@@ -161,42 +174,31 @@ class _Slot:
 class NativeStep:
     """Run one operator as eager would."""
 
-    def __init__(self, node: fx.Node, counts: bool, dying: tuple[fx.Node, ...]):
+    def __init__(self, node: fx.Node):
         self.node = node
-        self.counts = counts
-        """Whether it is an operator of its own, rather than one output of another."""
-        self.dying = dying
+        self.inputs = tuple(n for n in node.all_input_nodes if not is_shape_number(n))
+        """What must be given to a call; numbers that follow from shapes are worked out."""
         self._symbolic = mentions_symbols(node.meta.get("val"))
 
-    def __call__(self, env: dict[fx.Node, Any], bindings: dict[Any, Any]) -> None:
+    def __call__(self, values: list[Any], bindings: dict[Any, Any]) -> tuple[Any]:
+        given = dict(zip(self.inputs, values, strict=True))
+
+        def actual(arg: fx.Node) -> Any:
+            return as_torch(given[arg]) if arg in given else value_of(arg.meta["val"], bindings)
+
         node = self.node
-        args, kwargs = fx.map_arg(
-            (node.args, node.kwargs), lambda arg: value_as_torch(arg, env, bindings)
-        )
-        env[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+        args, kwargs = fx.map_arg((node.args, node.kwargs), actual)
+        result = node.target(*args, **kwargs)  # type: ignore[operator]
         if self._symbolic:
-            bind(node.meta.get("val"), env[node], bindings)
-
-
-def value_as_torch(node: fx.Node, env: dict[fx.Node, Any], bindings: Bindings) -> Any:
-    """Return a node's value as torch code wants it: a tensor, waited for, or a Python number."""
-    if node in env:
-        value = env[node]
-        if isinstance(value, OnDevice):
-            value = env[node] = to_torch(
-                value.array, value.argument.layout, value.argument.spec.shape, value.platform
-            )
-        return value
-    if is_symbolic_number(node):
-        return value_of(node.meta["val"], bindings)
-    raise RunError(f"{node.name} has no value", hint="this is a bug in torch-galley")
+            bind(node.meta.get("val"), result, bindings)
+        return (result,)
 
 
 def _raise_failed(compiled: Compiled, verdicts: jax.Array) -> None:
     """Raise what eager would have raised for the first check that failed."""
     lowered = compiled.lowered
-    found = to_torch(verdicts, None, (len(lowered.checks), 2), lowered.platform)
-    for check, (count, value) in zip(lowered.checks, found.tolist(), strict=True):
+    found = compiled.engine.take(verdicts).tolist()
+    for check, (count, value) in zip(lowered.checks, found, strict=True):
         if count:
             site = lowered.sites.get(check.node)
             place = f"\n  at {site}" if site else ""

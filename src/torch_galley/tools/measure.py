@@ -8,17 +8,16 @@ results back to torch. All times are medians over repeated runs, in seconds.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import fx
-
 from torch_galley.core.errors import ToolError
 from torch_galley.run.execute import Plan
-from torch_galley.run.step import ClusterStep, NativeStep, Step, value_as_torch
+from torch_galley.run.step import ClusterStep, NativeStep, Step, as_torch
 
 
 @dataclass(frozen=True)
@@ -60,36 +59,36 @@ class _Timed:
 
     def __init__(self, step: ClusterStep, plan: Plan):
         self.step = step
-        self.dying = step.dying
         inside = {node for cluster in plan.clustered.clusters for node in cluster.nodes}
         # What only other clusters read stays on the device and is not handed to torch.
-        self.handed = [n for n in step.cluster.outputs if not inside.issuperset(n.users)]
+        self.handed = [not inside.issuperset(node.users) for node in step.cluster.outputs]
+        self.operations = [NativeStep(node) for node in step.cluster.nodes]
         self.ops: dict[str, list[float]] = {node.name: [] for node in step.cluster.nodes}
         self.fused: list[float] = []
         self.sync: list[float] = []
 
-    def __call__(self, env: dict[fx.Node, Any], bindings: dict[Any, Any]) -> None:
-        native = dict(env)
-        for node in self.step.cluster.inputs:
-            value_as_torch(node, native, bindings)
-        for node in self.step.cluster.nodes:
+    def __call__(self, values: list[Any], bindings: dict[Any, Any]) -> Sequence[Any]:
+        native = dict(zip(self.step.cluster.inputs, map(as_torch, values), strict=True))
+        for operation in self.operations:
+            given = [native.get(node) for node in operation.inputs]
             started = time.perf_counter()
-            NativeStep(node, False, ())(native, bindings)
-            self.ops[node.name].append(time.perf_counter() - started)
+            (native[operation.node],) = operation(given, bindings)
+            self.ops[operation.node.name].append(time.perf_counter() - started)
         del native
         marks = [time.perf_counter()]
-        compiled, arrays = self.step.bring(env, bindings)
+        compiled, arrays = self.step.bring(values, bindings)
         marks.append(time.perf_counter())
         results = self.step.run(compiled, arrays)
-        for array in results:
-            array.block_until_ready()
+        for result in results:
+            result.array.block_until_ready()
         marks.append(time.perf_counter())
-        self.step.leave(env, compiled, results)
-        for node in self.handed:
-            value_as_torch(node, env, bindings)
+        for result, handed in zip(results, self.handed, strict=True):
+            if handed:
+                result.tensor()
         marks.append(time.perf_counter())
         self.fused.append(marks[2] - marks[1])
         self.sync.append(marks[1] - marks[0] + marks[3] - marks[2])
+        return results
 
     def cost(self) -> ClusterCost:
         """Return the medians, the first run left out."""
@@ -108,19 +107,16 @@ class _Timed:
 
 
 class _Replayed:
-    """Stands in for any step, putting into place what it gave last time: all but the work."""
+    """Stands in for any step, giving what it gave last time: all but the work."""
 
-    def __init__(self, step: Step, nodes: Sequence[fx.Node]):
+    def __init__(self, step: Step):
         self.step = step
-        self.dying = step.dying
-        self.nodes = nodes
-        self.kept: list[Any] | None = None
+        self.kept: Sequence[Any] | None = None
 
-    def __call__(self, env: dict[fx.Node, Any], bindings: dict[Any, Any]) -> None:
+    def __call__(self, values: list[Any], bindings: dict[Any, Any]) -> Sequence[Any]:
         if self.kept is None:
-            self.step(env, bindings)
-            self.kept = [env[node] for node in self.nodes]
-        env.update(zip(self.nodes, self.kept, strict=True))
+            self.kept = self.step(values, bindings)
+        return self.kept
 
 
 def measure(call: Callable[[], Any], plans: Sequence[Plan], repeats: int = 5) -> Costs:
@@ -145,34 +141,30 @@ def measure(call: Callable[[], Any], plans: Sequence[Plan], repeats: int = 5) ->
         timed.append(_Timed(step, plan))
         return timed[-1]
 
-    def replayed(step: Step, _: Plan) -> Step:
-        if isinstance(step, ClusterStep):
-            return _Replayed(step, step.cluster.outputs)
-        assert isinstance(step, NativeStep)
-        return _Replayed(step, [step.node])
-
     with _replacing(plans, clocked):
         for _ in range(repeats + 1):
             call()
     ran = [step for step in timed if step.fused]
     if not ran:
         raise ToolError("no cluster ran", hint="pass the plans of the program that `call` runs")
-    with _replacing(plans, replayed):
+    with _replacing(plans, lambda step, _: _Replayed(step)):
         around = alternate({"call": call}, repeats)["call"]
     return Costs([step.cost() for step in ran], statistics.median(around))
 
 
 @contextlib.contextmanager
-def _replacing(plans: Sequence[Plan], replace: Callable[[Step, Plan], Step]) -> Iterator[None]:
+def _replacing(plans: Sequence[Plan], replacement: Callable[[Step, Plan], Step]) -> Iterator[None]:
     """Run plans with other steps inside the block."""
-    before = [(plan, plan.steps) for plan in plans]
+    before = [(plan, plan.instructions) for plan in plans]
     try:
-        for plan, steps in before:
-            plan.steps = [replace(step, plan) for step in steps]
+        for plan, instructions in before:
+            plan.instructions = [
+                dataclasses.replace(i, step=replacement(i.step, plan)) for i in instructions
+            ]
         yield
     finally:
-        for plan, steps in before:
-            plan.steps = steps
+        for plan, instructions in before:
+            plan.instructions = instructions
 
 
 def alternate(contenders: dict[str, Callable[[], Any]], repeats: int = 7) -> dict[str, list[float]]:

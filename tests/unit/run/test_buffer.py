@@ -5,29 +5,27 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torch_galley.compile.engine import public_engine
+from torch_galley.compile.engine import PublicEngine, engine
 from torch_galley.run import buffer
 
 
 @pytest.fixture(params=["own", "public"])
-def functions(request, monkeypatch):
-    if request.param == "public":
-        monkeypatch.setattr(buffer, "engine", public_engine)
-    return request.param
+def way(request):
+    return engine() if request.param == "own" else PublicEngine()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.complex128])
-def test_round_trip_without_a_copy(functions, dtype):
+def test_round_trip_without_a_copy(way, dtype):
     tensor = torch.ones(4, 3).to(dtype)
-    array = buffer.to_jax(tensor, None)
+    array = buffer.to_jax(tensor, None, way)
     assert buffer.is_view_of(array, tensor)
-    back = buffer.to_torch(array, None, (4, 3))
+    back = buffer.to_torch(array, None, (4, 3), way)
     assert back.dtype is dtype
     assert back.data_ptr() == tensor.data_ptr()
 
 
-def test_misaligned_memory_is_copied(functions):
+def test_misaligned_memory_is_copied(way):
     tensor = torch.arange(9.0)[1:]
-    array = buffer.to_jax(tensor, None)
+    array = buffer.to_jax(tensor, None, way)
     assert not buffer.is_view_of(array, tensor)
     assert array.tolist() == tensor.tolist()

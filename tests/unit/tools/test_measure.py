@@ -17,7 +17,7 @@ def test_the_terms_of_each_cluster(galley):
     x = torch.randn(64, 64)
     wanted = compiled(x)
     stop()
-    steps = list(plans[0].steps)
+    steps = list(plans[0].instructions)
     costs = measure(lambda: compiled(x), plans, repeats=2)
     assert [cost.name for cost in costs.clusters] == [
         cluster.name for cluster in plans[0].clustered.clusters
@@ -25,7 +25,7 @@ def test_the_terms_of_each_cluster(galley):
     for cost in costs.clusters:
         assert cost.speedup == pytest.approx(cost.t_ops / (cost.t_fused + cost.t_sync))
     assert costs.overhead == pytest.approx(costs.around + sum(c.t_sync for c in costs.clusters))
-    assert plans[0].steps == steps  # measuring leaves no trace
+    assert plans[0].instructions == steps  # measuring leaves no trace
     assert torch.equal(compiled(x), wanted)
 
 

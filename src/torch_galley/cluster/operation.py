@@ -1,0 +1,18 @@
+"""What counts as an operation, for coverage and for the size of a cluster."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from torch_galley.capture.fx import is_symbolic_number, is_view
+from torch_galley.cluster.support import is_getitem
+
+
+def is_operation(node: fx.Node) -> bool:
+    """Whether a node counts as an operation: a call that computes tensors, and no getitem."""
+    return node.op == "call_function" and not is_getitem(node) and not is_symbolic_number(node)
+
+
+def effective(node: fx.Node) -> bool:
+    """Whether a node counts for a cluster's size: it computes, rather than views or fills."""
+    return is_operation(node) and not is_view(node.target) and bool(node.all_input_nodes)

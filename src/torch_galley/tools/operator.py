@@ -1,0 +1,171 @@
+"""Is an operator supported, and how: the answer for one overload, for a name, for all of ATen."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from torch_galley.cluster.support import support
+from torch_galley.compile.client import has_device
+from torch_galley.core.config import Config
+from torch_galley.core.errors import ToolError
+from torch_galley.core.reasons import Reason
+from torch_galley.ops import aten as families
+from torch_galley.ops.decompose import decompositions
+from torch_galley.ops.derive import derive
+from torch_galley.ops.registry import Lowering, lookup
+from torch_galley.tools.trial import Trial, trials
+
+SOURCE = Path(families.__file__).parents[3]
+"""The folder that holds the package."""
+
+
+@dataclass(frozen=True)
+class Support:
+    """How one overload gets into XLA, or why it doesn't."""
+
+    op: str
+    how: str
+    """"lowered", "decomposed" (by torch), "rewritten" (a writing form, by capture) or "native"."""
+    detail: str = ""
+    """Of a lowered one the place; of the others what it becomes, or the reason."""
+    when: str = ""
+    """What the lowering asks of its arguments, "" if it takes all."""
+    reason: Reason | None = None
+    """Why it is native."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the answer as plain data."""
+        reason = self.reason.to_json() if self.reason else None
+        return {
+            "op": self.op,
+            "how": self.how,
+            "detail": self.detail,
+            "when": self.when,
+            "reason": reason,
+        }
+
+
+def supported(op: OpOverload) -> Support:
+    """Return how an overload is handled, by the same tables that the stages use.
+
+    Example: `supported(torch.ops.aten.relu.default).how` is "lowered".
+    """
+    name = str(op)
+    lowering = lookup(op)
+    if lowering is not None:
+        return Support(name, "lowered", _place(lowering), _condition(lowering.when))
+    if (derived := derive(op)) is not None:
+        return Support(name, "rewritten", f"captured as {derived.functional}")
+    rule = decompositions().get(op)
+    if rule is not None and not isinstance(rule, partial):  # partial: torch's name for the next
+        return Support(name, "decomposed", f"by {_named(rule)}")
+    if rule is not None or op.has_kernel_for_dispatch_key(
+        torch._C.DispatchKey.CompositeImplicitAutograd
+    ):
+        return Support(name, "decomposed", "by torch's dispatcher")
+    reason = support(fx.Graph().call_function(op), Config(), has_device)
+    return Support(name, "native", str(reason), reason=reason)
+
+
+def _place(lowering: Lowering) -> str:
+    op = str(lowering.overload)
+    if not lowering.row:
+        return f"body {lowering.function.__name__}, {_source(lowering.function)}"
+    jax_name = _named(lowering.function)
+    for path in sorted(Path(families.__file__).parent.glob("*.py")):
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+            if f"({op}," in line.replace(" ", ""):
+                return f"row {jax_name}, {path.relative_to(SOURCE)}:{number}"
+    return f"row {jax_name}"
+
+
+def _named(function: Any) -> str:
+    module = getattr(function, "__module__", "") or ""
+    name = getattr(function, "__qualname__", getattr(function, "__name__", repr(function)))
+    return f"{module.replace('jax._src.', 'jax.')}.{name}"
+
+
+def _source(function: Callable[..., Any]) -> str:
+    function = inspect.unwrap(function)
+    path = Path(inspect.getsourcefile(function) or "?")
+    line = function.__code__.co_firstlineno
+    return f"{path.relative_to(SOURCE) if path.is_relative_to(SOURCE) else path}:{line}"
+
+
+def _condition(when: Callable[..., Any] | None) -> str:
+    if when is None:
+        return ""
+    said = (inspect.getdoc(when) or "").split("\n\n")[0].replace("\n", " ")
+    return f"{when.__name__.strip('_')}, {_source(when)}" + (f": {said}" if said else "")
+
+
+@cache
+def overloads() -> dict[str, OpOverload]:
+    """Return every overload of ATen by its name, such as "aten.add.Tensor"."""
+    found = {}
+    for name in sorted(torch._C._dispatch_get_all_op_names()):
+        namespace, _, rest = name.partition("::")
+        base, _, overload = rest.partition(".")
+        if namespace == "aten":
+            op = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
+            if isinstance(op, OpOverload):
+                found[str(op)] = op
+    return found
+
+
+def resolve(name: str) -> list[OpOverload]:
+    """Return the overloads that "gelu", "aten.gelu" or "aten.gelu.default" names.
+
+    Raises:
+        ToolError: none, with the nearest name.
+    """
+    full = name.replace("::", ".").removeprefix("torch.ops.")
+    full = full if full.startswith("aten.") else f"aten.{full}"
+    known = overloads()
+    if full in known:
+        return [known[full]]
+    found = [op for op in known.values() if str(op.overloadpacket) == full]
+    if found:
+        return sorted(found, key=lambda op: (_writes(op), str(op)))
+    packets = {str(op.overloadpacket) for op in known.values()}
+    near = difflib.get_close_matches(full, packets | set(known), n=3)
+    names = " or ".join(repr(one.removeprefix("aten.")) for one in near)
+    hint = f"did you mean {names}?" if near else "galley ops --all lists them"
+    raise ToolError(f"no operator named {name!r} in this torch", hint=hint)
+
+
+def _writes(op: OpOverload) -> bool:
+    return any(a.alias_info is not None and a.alias_info.is_write for a in op._schema.arguments)
+
+
+def tried(op: OpOverload) -> dict[str, Trial]:
+    """Return what trials of a functional overload gave, by dtype; empty for others."""
+    return {} if _writes(op) else trials(op)
+
+
+def sweep_file() -> Path:
+    """Return where a sweep over torch's own samples is kept, if it is."""
+    return SOURCE.parent / "docs" / "ops.json"
+
+
+def sweep_verdicts(name: str) -> list[dict[str, Any]]:
+    """Return what docs/ops.json, a sweep over torch's own samples, has of an operator, if any."""
+    try:
+        rows = json.loads(sweep_file().read_text("utf-8"))
+    except (OSError, ValueError):
+        return []
+    base = name.removeprefix("aten.").partition(".")[0]
+    if not isinstance(rows, list):
+        return []
+    return [row for row in rows if isinstance(row, dict) and row.get("op") == base]

@@ -1,0 +1,114 @@
+"""galley ops: each kind of answer."""
+
+import json
+
+import pytest
+import torch
+
+from torch_galley.cli.main import main
+from torch_galley.ops.registry import table
+from torch_galley.tools import operator
+from torch_galley.tools.operator import overloads, resolve, supported
+
+aten = torch.ops.aten
+
+
+@pytest.mark.parametrize("name", ["gelu", "aten.gelu", "aten.gelu.default", "aten::gelu"])
+def test_forms_of_a_name(name):
+    assert resolve(name)[0] is aten.gelu.default
+
+
+def test_a_body(capsys):
+    assert main(["ops", "aten.gelu.default"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("aten.gelu.default: lowered, body gelu, torch_galley/ops/aten/activ")
+    assert "    in XLA: float16, bfloat16, float32, float64" in lines
+    assert any(line.startswith("    eager refuses that of: bool, uint8") for line in lines)
+    assert lines[-1].startswith("devices: cpu")
+
+
+def test_a_row_has_its_line():
+    detail = supported(aten.neg.default).detail
+    assert detail.startswith("row jax.numpy.negative, torch_galley/ops/aten/elementwise.py:")
+    path, _, number = detail.rpartition(", ")[2].rpartition(":")
+    line = (operator.SOURCE / path).read_text("utf-8").splitlines()[int(number) - 1]
+    assert "aten.neg.default" in line
+
+
+def test_a_condition(capsys):
+    assert main(["ops", "aten.embedding.default"]) == 0
+    assert "  if its arguments pass: dense_only, torch_galley/" in capsys.readouterr().out
+
+
+def test_decomposed_by_torch(capsys):
+    assert main(["ops", "aten.linear.default"]) == 0
+    out = capsys.readouterr().out
+    assert "aten.linear.default: decomposed, by torch's dispatcher" in out
+    assert "  into: aten.t.default (lowered), aten.mm.default (lowered)" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("aten.rand.default", "Random", "draws random numbers"),
+        ("aten.nonzero.default", "DataDependentShape", "result depends on the data"),
+        ("aten.linalg_eig.default", "NoLowering", "no lowering for aten.linalg_eig.default"),
+        ("aten._cummax_helper.default", "SideEffect", "has a side effect"),
+    ],
+)
+def test_native(capsys, name, code, words):
+    assert main(["ops", name, "--json"]) == 1
+    (told,) = json.loads(capsys.readouterr().out)["overloads"]
+    assert told["how"] == "native"
+    assert told["reason"]["code"] == code
+    assert words in told["detail"]
+
+
+def test_an_inplace_form():
+    assert supported(aten.add_.Tensor).detail == "captured as aten.add.Tensor"
+
+
+def test_json_has_the_trials(capsys):
+    assert main(["ops", "aten.add.Tensor", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["devices"]["cpu"] is True
+    (one,) = told["overloads"]
+    assert one["trials"]["bfloat16"]["verdict"] == "xla"
+    assert one["trials"]["float32"]["into"] == ["aten.add.Tensor"]
+
+
+def test_table(capsys):
+    assert main(["ops"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith(f"overloads of ATen in torch {torch.__version__}")
+    counts = {line.split()[0]: int(line.split()[1]) for line in lines[1:5]}
+    assert counts["lowered"] == sum(op.namespace == "aten" for op in table())
+    assert sum(counts.values()) == len(overloads())
+
+
+def test_list(capsys):
+    assert main(["ops", "--all", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert len(told["overloads"]) == sum(told["counts"].values())
+    assert sum(told["native"].values()) == told["counts"]["native"]
+    assert main(["ops", "--all"]) == 0
+    assert "aten.relu.default" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("geluu", "did you mean 'gelu'"), ("12345678", "galley ops --all lists them")],
+)
+def test_unknown_name(capsys, name, hint):
+    assert main(["ops", name]) == 2
+    err = capsys.readouterr().err
+    assert f"no operator named {name!r} in this torch\n  hint: {hint}" in err
+
+
+def test_a_sweep_is_quoted(tmp_path, monkeypatch, capsys):
+    (tmp_path / "docs").mkdir()
+    rows = [{"op": "relu", "dtype": "float32", "status": "xla"}, {"op": "sin"}]
+    (tmp_path / "docs" / "ops.json").write_text(json.dumps(rows))
+    monkeypatch.setattr(operator, "sweep_file", lambda: tmp_path / "docs" / "ops.json")
+    assert main(["ops", "aten.relu.default"]) == 0
+    assert "  op_db sweep, float32: xla" in capsys.readouterr().out
