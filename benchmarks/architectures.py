@@ -134,6 +134,9 @@ def _judged(name: str) -> dict[str, Any]:
         try:
             given = judging.tensors(seen.watch(lambda: judging.run(compiled, inputs)))
         except Exception as error:
+            alone = _without_us(model, inputs)
+            if isinstance(alone, str):
+                return row | {"status": "not ours", "why": f"torch.compile alone fails: {alone}"}
             return row | {"status": "error", "why": _line(error)}
     verdict = judging.judge(model, inputs, given, wanted)
     breaks = torch._dynamo.utils.counters["graph_break"]
@@ -147,9 +150,30 @@ def _judged(name: str) -> dict[str, Any]:
         "native": seen.native(),
         "warnings": sorted({_first(str(w.message)) for w in caught} | set(warned)),
     }
-    if not seen.clusters:
+    if not seen.runs:
         row |= {"status": "error", "why": "nothing was compiled"}
+    elif not verdict.equal:
+        alone = _without_us(model, inputs)
+        if not isinstance(alone, str) and judging.error(given, alone) <= judging.LIMIT:
+            why = (
+                f"torch.compile alone (aot_eager) differs from eager alike, by {verdict.error:.1e}"
+            )
+            row |= {"status": "not ours", "why": why}
     return row
+
+
+def _without_us(model: Any, inputs: dict[str, Any]) -> list[Any] | str:
+    """Return what torch.compile gives when eager runs its graphs, or its error."""
+    import torch  # here: only children compute
+
+    from benchmarks import judging
+
+    torch._dynamo.reset()
+    try:
+        compiled = torch.compile(model, backend="aot_eager")
+        return judging.tensors(judging.run(compiled, inputs))
+    except Exception as error:
+        return _line(error)
 
 
 def _runs_in_eager(name: str) -> str | tuple[str, Any, dict[str, Any], list[Any]]:
@@ -211,7 +235,8 @@ def _page(results: dict[str, Any]) -> str:
         "",
         "- equal: within 1e-4 of float32 eager, relative to scale; or, by float64 eager, no worse",
         "  than 1e-4 or twice float32 eager's own error (`64:` ours, then eager's).",
-        "- not ours: eager can't build or run it so, or its result is not finite.",
+        "- not ours: eager can't build or run it so, its result is not finite, or torch.compile",
+        "  fails or differs from eager alike without us (backend `aot_eager`).",
         "",
         "| model type | status | error | size | graphs | breaks | native |",
         "|---|---|---|---|---|---|---|",
