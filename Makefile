@@ -1,15 +1,17 @@
-# make demo | make test | make check | make clean. Needs Python 3.11 or newer and make.
+# make demo | make test | make check | make models | make clean. Needs Python 3.11 or newer and make.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check clean
+.PHONY: help demo test check models architectures clean
 
 help:
 	@echo "make demo    install into $(VENV), then show what galley does"
 	@echo "make test    install, then run the tests"
 	@echo "make check   install, then lint, format check, types, fast tests"
+	@echo "make models         measure the models of benchmarks/zoo.py, write docs/models.md"
+	@echo "make architectures  compare many of transformers' with eager, write docs/architectures.md"
 	@echo "make clean   remove $(VENV) and caches"
 	@echo "PYTHON=python3.12 make ... uses another Python for the environment"
 
@@ -20,10 +22,16 @@ test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest tests --ignore=tests/browser
 
 check: $(VENV)/dev.stamp
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/pyright --pythonpath $(BIN)/python src
 	$(BIN)/python -m pytest tests --ignore=tests/browser -m "not slow"
+
+models: $(VENV)/test.stamp
+	$(BIN)/python -m benchmarks.models
+
+architectures: $(VENV)/test.stamp
+	$(BIN)/python -m benchmarks.architectures
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import fx
 from torch._guards import TracingContext
 
@@ -46,8 +44,7 @@ def capture(
         decompositions=decompositions(),
         partition_fn=min_cut_rematerialization_partition,
     )
-    with _without_onednn():
-        return backend(graph, list(example_inputs))
+    return backend(graph, list(example_inputs))
 
 
 def _visible(role: str) -> int | None:
@@ -58,16 +55,3 @@ def _visible(role: str) -> int | None:
     if role == "forward" and context is not None and context.fw_metadata is not None:
         return context.fw_metadata.num_forward_returns
     return None
-
-
-@contextlib.contextmanager
-def _without_onednn() -> Iterator[None]:
-    """Capture LSTMs as their arithmetic: oneDNN's whole-layer operator has no lowering, and torch
-    can't trace it in training. (torch.backends.mkldnn.flags would do, but warns about TF32.)
-    """
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(before)
