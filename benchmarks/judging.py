@@ -25,7 +25,7 @@ from torch_galley.core.events import (
     PlanExecuted,
     listen,
 )
-from torch_galley.core.reasons import DataDependentShape, Random
+from torch_galley.core.reasons import DataDependentShape, Random, SharedMemory
 
 LIMIT = 1e-4
 """The largest error that passes, relative to scale."""
@@ -91,12 +91,16 @@ class Seen:
         return [f"{count} x {line}" for line, count in sorted(counts.items())]
 
     def unexcused(self) -> list[str]:
-        """Return the native operators whose reason is neither the data nor random numbers."""
+        """Return the native operators that XLA should have taken.
+
+        Excused are those that depend on the data or draw random numbers, and views of results,
+        which compute nothing: they show the caller a cluster's memory as eager would have.
+        """
         return [
             f"{node.target}: {reason}"
             for graph in self.graphs
             for node, reason in graph.native.items()
-            if not isinstance(reason, DataDependentShape | Random)
+            if not isinstance(reason, DataDependentShape | Random | SharedMemory)
         ]
 
 

@@ -73,9 +73,9 @@ def test_judge_sees_a_wrong_lowering(monkeypatch):
     right = registry.lookup(torch.ops.aten.digamma.default)
     wrong = registry.Lowering(right.overload, lambda x: x + 1)
     monkeypatch.setitem(registry._table, right.overload, wrong)
-    executables.cache_clear()  # one made by the right lowering would be found again
+    executables().clear()  # one made by the right lowering would be found again
     verdict = judge(entries(["digamma"])[0], torch.float32, limit=1)
-    executables.cache_clear()
+    executables().clear()
     assert verdict.status == "wrong"
 
 
@@ -87,7 +87,7 @@ def test_judge_sees_a_lowering_that_raises(monkeypatch):
     monkeypatch.setitem(registry._table, right.overload, broken)
     from torch_galley.pipeline import executables
 
-    executables.cache_clear()
+    executables().clear()
     verdict: Verdict = judge(entries(["erfinv"])[0], torch.float32, limit=1)
     assert verdict.status == "error"
     assert "LoweringError" in verdict.detail
