@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import TypeVar
 
 from torch_galley.capture.fx import Captured
+from torch_galley.capture.outputs import replay_views
 from torch_galley.capture.strided import rebase_as_strided
 from torch_galley.cluster.partition import Clustered, XlaCluster, partition
 from torch_galley.compile.cache import ExecutableCache
@@ -24,9 +26,17 @@ from torch_galley.run.execute import Plan
 Result = TypeVar("Result")
 
 
-@cache
+_making = threading.Lock()
+
+
 def executables() -> ExecutableCache[Compiled]:
     """The process's executables."""
+    with _making:
+        return _executables()
+
+
+@cache
+def _executables() -> ExecutableCache[Compiled]:
     return ExecutableCache(current().cache_size)
 
 
@@ -56,6 +66,7 @@ def settle(captured: Captured, use: Callable[[Clustered], Result]) -> Result:
         LoweringError: a lowering failed, and the setting `strict` is on.
     """
     rebase_as_strided(captured.graph.graph)
+    replay_views(captured)
     failed: dict[str, Reason] = {}
     while True:
         try:

@@ -78,10 +78,40 @@ def test_a_bad_environment_variable_is_named():
     assert "GALLEY_MIN_CLUSTER_SIZE='many' is no whole number" in done.stderr
 
 
-def test_flags_that_xla_refuses_are_one_clear_error():
-    done = run(f"import torch; {COMPILE.format('galley')}", XLA_FLAGS="--xla_no_such_flag=1")
+@pytest.mark.parametrize(
+    "flags", ["--xla_no_such_flag=1", "--xla_dump_to", "--xla_dump_hlo_as_text=maybe", "  "]
+)
+def test_flags_that_xla_refuses_are_one_clear_error(flags):
+    done = run(f"import torch; {COMPILE.format('galley')}", XLA_FLAGS=flags)
     assert done.returncode == 1  # an exception, not XLA's abort
-    assert "XLA refuses XLA_FLAGS='--xla_no_such_flag=1': --xla_no_such_flag=1" in done.stderr
+    assert f"XLA refuses XLA_FLAGS={flags!r}" in done.stderr
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_compared_with_a_rounded_number(galley, dtype):
+    x = torch.tensor([0.1, 0.2], dtype=dtype)
+
+    def f(x):
+        return x == 0.1, x > 0.1, x <= 0.1, x != 0.1
+
+    for got, want in zip(galley(f)(x), f(x), strict=True):
+        assert torch.equal(got, want)
+
+
+def test_numbers_read_from_data(galley):
+    def f(x, i):
+        y = x[: i.item()]
+        return ((y + 1) * 2).tanh().sum() * 3, (x > 0).any().item()
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = galley(f)
+        for length in (3, 5):
+            given, wanted = (
+                compiled(torch.ones(8), torch.tensor(length)),
+                f(torch.ones(8), torch.tensor(length)),
+            )
+            torch.testing.assert_close(given[0], wanted[0])
+            assert given[1] is wanted[1]
 
 
 def test_dynamic_shapes_are_captured_once(galley):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import fx
+from torch._guards import TracingContext
 
 from torch_galley.capture.fx import Captured
 from torch_galley.core.config import Config
@@ -30,7 +31,7 @@ def capture(
 
     def compiler(role: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         def compile_part(part: fx.GraphModule, _inputs: Sequence[Any]) -> Any:
-            run = execute(Captured(part, role, config))
+            run = execute(Captured(part, role, config, _visible(role)))
             run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd hands over a list
             return run
 
@@ -44,3 +45,13 @@ def capture(
         partition_fn=min_cut_rematerialization_partition,
     )
     return backend(graph, list(example_inputs))
+
+
+def _visible(role: str) -> int | None:
+    """Return how many results of the part being compiled the user can see: see Captured.visible."""
+    context = TracingContext.try_get()
+    if role == "backward":
+        return 0  # gradients: torch promises nothing of their memory
+    if role == "forward" and context is not None and context.fw_metadata is not None:
+        return context.fw_metadata.num_forward_returns
+    return None

@@ -32,6 +32,9 @@ class Captured:
     """"inference", "forward", "backward" or "lazy"."""
     config: Config
     """The settings in force when it was captured."""
+    visible: int | None = None
+    """How many of the results the caller sees, the first ones; None for all. The rest are saved
+    for the backward graph."""
 
     @cached_property
     def fingerprint(self) -> str:

@@ -66,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
     for name in ("batch", "length", "layers", "calls"):
         if getattr(args, name) < 1:
             raise ToolError(f"--{name} is {getattr(args, name)}", hint="give 1 or more")
+    if args.length > 512:
+        raise ToolError(f"--length is {args.length}", hint="BERT has positions for 512 tokens")
     say(f"BERT-base, {args.layers} layers, {args.batch} x {args.length} tokens, random weights")
     model, ids = _bert(args)
     folder = args.dump or tempfile.mkdtemp(prefix="galley-demo-")
@@ -85,6 +87,10 @@ def run(args: argparse.Namespace) -> int:
     print(
         f"\npeak memory of this process: {report.size(eager_peak)} after eager alone, "
         f"{report.size(_peak_bytes())} at the end"
+    )
+    print(
+        "η: share of operations in clusters. ∂C, D(C): edges out of a cluster and their bytes.\n"
+        "ΣT_op: its operations natively, one by one. T_fused: its executable. T_sync: its border."
     )
     print(f"HLO of every cluster, before and after optimisation: {folder}")
     return 0
@@ -145,7 +151,7 @@ def _report(contender: _Contender, seconds: dict[str, list[float]]) -> None:
     else:
         print("the compile time is never paid back: eager is as fast")
     costs = measure(contender.call, seen.plans)
-    print(f"S = ΣT_op / (T_fused + T_sync), {len(costs.clusters)} clusters, ms:")
+    print("S = ΣT_op / (T_fused + T_sync) of each cluster, ms:")
     print(f"  {'cluster':<18} {'ΣT_op':>9} {'T_fused':>9} {'T_sync':>8} {'S':>6}  scratch memory")
     for cost in costs.clusters:
         print(

@@ -32,8 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(arguments)
     except GalleyError as error:
-        print(f"galley: error: {error}", file=sys.stderr)
-        return 2
+        return _say(error)
     except KeyboardInterrupt:
         print("galley: interrupted", file=sys.stderr)
         return 130
@@ -41,8 +40,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader has gone, as in `galley ... | head`. Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except SystemExit as stop:  # argparse has printed its help or its message
-        return stop.code if isinstance(stop.code, int) else 1
+    except SystemExit as stop:  # from argparse, which has printed its message, or from a script
+        if stop.code is None or isinstance(stop.code, int):
+            return stop.code or 0
+        print(stop.code, file=sys.stderr)
+        return 1
+    except Exception as error:
+        inner = getattr(error, "inner_exception", None)  # Dynamo wraps what a backend raises
+        if isinstance(inner, GalleyError):
+            return _say(inner)
+        raise
+
+
+def _say(error: GalleyError) -> int:
+    print(f"galley: error: {error}", file=sys.stderr)
+    return 2
 
 
 def _run(arguments: list[str]) -> int:

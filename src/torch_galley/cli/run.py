@@ -41,6 +41,10 @@ def run(args: argparse.Namespace) -> int:
         error.site = error.site or _place(error)
         raise
     except Exception as error:
+        inner = getattr(error, "inner_exception", None)  # Dynamo wraps what a backend raises
+        if isinstance(inner, GalleyError):
+            inner.site = inner.site or _place(error)
+            raise inner from error
         _show(error)
         return 1
     return 0
@@ -54,7 +58,7 @@ def _frames(error: BaseException) -> list[traceback.FrameSummary]:
     return list(frames[first:])
 
 
-def _place(error: GalleyError) -> Site | None:
+def _place(error: Exception) -> Site | None:
     """Return the script's own innermost line, or that of what it calls."""
     own = [f for f in _frames(error) if not f.filename.startswith(_OURS)]
     own = [f for f in own if "site-packages" not in f.filename]

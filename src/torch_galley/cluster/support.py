@@ -11,6 +11,7 @@ from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 
 from torch_galley.capture.fx import is_symbolic_number
+from torch_galley.capture.outputs import SHARES_MEMORY
 from torch_galley.core import reasons
 from torch_galley.core.config import Config
 from torch_galley.core.errors import ConfigError
@@ -40,8 +41,10 @@ def support(node: fx.Node, config: Config, has_device: HasDevice) -> Reason | No
         return reasons.SideEffect(name)
     if draws(target):
         return reasons.Random(name)
-    if is_symbolic_number(node):
-        return reasons.DataDependentShape(name)
+    if is_symbolic_number(node) or node.meta.get("unbacked_bindings"):
+        return reasons.DataDependentShape(name)  # a number, or a shape that has to be looked at
+    if node.meta.get(SHARES_MEMORY):
+        return reasons.SharedMemory(name)
     lowering = lookup(target)
     if lowering is None:
         dynamic = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
@@ -73,10 +76,14 @@ def _name(target: Any) -> str:
     )
 
 
+_UNRECORDED = object()
+"""Stands for the value of a node for which capture recorded none (torch's saved RNG states)."""
+
+
 def _values(node: fx.Node) -> Iterator[Any]:
     """Yield the fake values of a node's inputs and outputs."""
     for source in [node, *node.all_input_nodes]:
-        val = source.meta.get("val")
+        val = source.meta.get("val", _UNRECORDED)
         yield from val if isinstance(val, tuple | list) else [val]
 
 
@@ -85,6 +92,8 @@ def _tensor_support(value: Any, has_device: HasDevice) -> Reason | None:
         value, int | float | torch.SymInt | torch.SymFloat | torch.SymBool
     ):
         return None
+    if value is _UNRECORDED:
+        return reasons.NotATensor("value of unknown kind")
     if not isinstance(value, torch.Tensor):
         return reasons.NotATensor(type(value).__name__)
     if value.layout is not torch.strided or value.is_quantized:

@@ -135,9 +135,9 @@ def start_client() -> None:
 
     XLA ends the process on a flag that it does not know, so flags are tried in a child first.
     """
-    flags = os.environ.get("XLA_FLAGS", "").split()
-    if flags and not _client_is_running() and not _harmless(flags):
-        _try_flags(flags)
+    text = os.environ.get("XLA_FLAGS", "")
+    if text and not _client_is_running() and not _harmless(text.split()):
+        _try_flags(text.split())
     jax.devices()
 
 
@@ -149,8 +149,8 @@ def _client_is_running() -> bool:
 
 def _harmless(flags: Sequence[str]) -> bool:
     """Whether all flags are of the kinds that every XLA knows: dumps as text into a folder."""
-    known = {"--xla_dump_hlo_as_text", "--xla_dump_to"}
-    return all(flag.split("=")[0] in known for flag in flags)
+    known = re.compile(r"--xla_dump_hlo_as_text|--xla_dump_to=.+")
+    return bool(flags) and all(known.fullmatch(flag) for flag in flags)
 
 
 def _try_flags(flags: Sequence[str]) -> None:

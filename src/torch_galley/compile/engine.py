@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol
@@ -169,14 +170,27 @@ def _prove(own: OwnEngine) -> None:
         with wide_types():
             spec = jax.ShapeDtypeStruct((3,), str(dtype).removeprefix("torch."))
             stage = jax.jit(lambda x: (jnp.stack([x, x]),)).lower(spec)
-            result = own.compile(stage, {})([own.bring(tensor)])[0]
+            # No dumps of this among the user's.
+            result = own.compile(stage, {"xla_dump_to": ""})([own.bring(tensor)])[0]
         if not torch.equal(own.take(result), torch.stack([tensor, tensor])):
             raise TypeError(f"{dtype} comes back differently")
 
 
-@cache
+_making = threading.Lock()
+
+
 def engine(platform: str = "cpu") -> Engine:
-    """Return the way to a platform of jax's: for "cpu" our own client if this jaxlib lets us."""
+    """Return the way to a platform of jax's: for "cpu" our own client if this jaxlib lets us.
+
+    One for the process, also when many threads ask first: an executable of one client can't take
+    the arrays of another.
+    """
+    with _making:
+        return _engine(platform)
+
+
+@cache
+def _engine(platform: str) -> Engine:
     if platform != "cpu":
         return PublicEngine()
     try:

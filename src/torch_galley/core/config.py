@@ -128,7 +128,7 @@ def _from_environment() -> dict[str, Any]:
     out: dict[str, Any] = {}
     for f in dataclasses.fields(Config):
         variable = f"GALLEY_{f.name.upper()}"
-        if variable in os.environ:
+        if os.environ.get(variable):  # set to nothing is not set
             value = _parse(f.name, os.environ[variable], variable)
             out |= _checked({f.name: value}, variable)
     return out

@@ -99,6 +99,14 @@ class NotATensor(Reason):
 
 
 @dataclass(frozen=True)
+class SharedMemory(Reason):
+    """A view that is a result: it must see writes into another, or keep gaps in its memory."""
+
+    op: str
+    sentence = "{op} is a result that keeps eager's memory"
+
+
+@dataclass(frozen=True)
 class ArgumentForm(Reason):
     """This lowering does not take these argument values."""
 

@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 from torch._prims_common import elementwise_dtypes, get_computation_dtype
 
+from torch_galley.capture.fx import is_tensor
 from torch_galley.core.spec import XLA_DTYPE
 from torch_galley.ops.aten.cast import number
 
@@ -74,6 +75,13 @@ def _common(operands: list[Any]) -> torch.dtype:
     return compute
 
 
+def _narrow(node: fx.Node) -> torch.dtype:
+    """Return the dtype to which torch promotes a node's tensors."""
+    tensors = [n.meta["val"] for n in node.all_input_nodes if is_tensor(n)]
+    _, result = elementwise_dtypes(*tensors, type_promotion_kind=KIND.DEFAULT)
+    return result
+
+
 def promote(node: fx.Node, args: list[Any], compute: torch.dtype) -> list[Any]:
     """Return `args` with every array but the selectors cast to `compute`.
 
@@ -82,6 +90,8 @@ def promote(node: fx.Node, args: list[Any], compute: torch.dtype) -> list[Any]:
     target = node.target
     assert isinstance(target, OpOverload)
     result = node.meta["val"].dtype
+    if result is torch.bool:  # a comparison: what matters is what is compared
+        result = _narrow(node)
     half = result in (torch.float16, torch.bfloat16) and target not in _WIDE_NUMBERS
     dtype = XLA_DTYPE[compute]
 

@@ -87,6 +87,8 @@ def bind(recorded: Any, actual: Any, bindings: dict[sympy.Symbol, Any]) -> None:
                 bind(stride, real, bindings)
         return
     expr = expression(recorded)
+    if isinstance(expr, sympy.Eq) and expr.rhs == 1:  # how torch records a bool read from data
+        expr, actual = expr.lhs, int(actual)
     if isinstance(expr, sympy.Symbol):
         bindings.setdefault(expr, actual)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import jax
@@ -33,10 +34,10 @@ def public(monkeypatch):
         raise ImportError("no such entry point")
 
     monkeypatch.setattr(engines.OwnEngine, "__init__", gone)
-    engines.engine.cache_clear()
+    engines._engine.cache_clear()
     executables().clear()
     yield
-    engines.engine.cache_clear()
+    engines._engine.cache_clear()
     executables().clear()
 
 
@@ -73,11 +74,11 @@ def test_the_public_way_also_waits_for_its_results(public, galley):
 
 def test_an_engine_that_computes_wrongly_is_not_used(monkeypatch):
     monkeypatch.setattr(engines.OwnEngine, "take", lambda self, array: torch.zeros(2, 3))
-    engines.engine.cache_clear()
+    engines._engine.cache_clear()
     try:
         assert isinstance(engines.engine(), engines.PublicEngine)
     finally:
-        engines.engine.cache_clear()
+        engines._engine.cache_clear()
 
 
 def test_the_users_own_jax_stays_as_it_was(galley):
@@ -128,3 +129,20 @@ def test_a_run_that_fails_is_ours(galley, monkeypatch):
         compiled(torch.ones(2))
     assert "smaller batch" in str(caught.value)
     assert "test_engine.py" in str(caught.value)  # the user's line
+
+
+def test_threads_that_come_first_together_get_one_engine():
+    engines._engine.cache_clear()
+    barrier, found = threading.Barrier(4), []
+
+    def ask():
+        barrier.wait()
+        found.append(engines.engine())
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(map(id, found))) == 1
+    executables().clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import torch_galley
 from torch_galley.core.spec import XLA_DTYPE
 
 
@@ -128,3 +129,81 @@ def test_every_dtype_crosses_the_border(galley, dtype):
 def test_conjugated_and_negated_views(same):
     x = torch.tensor([1 + 2j, 3 - 1j])
     same(lambda c, n: (c * 1, n * 1), x.conj(), x.conj().imag)
+
+
+def test_results_that_share_memory_in_eager_share_it_here(galley):
+    def f(x):
+        y = x * 2
+        a, b = y.chunk(2)
+        return y, y.view(-1), a.t(), b + 1, x.sin()
+
+    x = torch.arange(8.0).reshape(4, 2)
+    wanted, given = f(x), galley(f)(x)
+    for results in (wanted, given):
+        results[0].add_(1)
+        results[1][1] = 50
+        results[2][0, 0] = -7
+        results[4].zero_()
+    for got, want in zip(given, wanted, strict=True):
+        assert torch.equal(got, want)
+        assert got.stride() == want.stride()
+
+
+def test_a_lone_view_stays_in_the_cluster(galley):
+    galley(lambda x: ((x * 2).t(), x.sin()))(torch.ones(2, 3))
+    assert torch_galley.metrics()["native_ops"] == 0
+
+
+def test_checkpoint_with_dropout(galley):
+    from torch.utils.checkpoint import checkpoint
+
+    def f(x):
+        def inner(x):
+            return torch.nn.functional.dropout(x * 2, 0.5).sin()
+
+        return checkpoint(inner, x, use_reentrant=False)
+
+    x = torch.ones(100, requires_grad=True)
+    y = galley(f)(x)
+    y.sum().backward()
+    assert torch.equal(y != 0, (x.grad - 2).abs() > 1e-6) or torch.equal(y != 0, x.grad != 0)
+    assert 20 < (y != 0).sum() < 80
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda y: y[:, :3],
+        lambda y: y.diagonal(),
+        lambda y: y.unfold(0, 2, 1),
+        lambda y: y[:1].expand(3, 4),
+        lambda y: y[::2].t(),
+        lambda y: y.chunk(2, 1)[1],
+    ],
+    ids=["slice", "diagonal", "unfold", "expand", "step", "chunk"],
+)
+def test_a_lone_view_keeps_its_strides(galley, view):
+    x = torch.randn(4, 4)
+    wanted = view((x * 2).sin())
+    given = galley(lambda x: view((x * 2).sin()))(x)
+    assert given.stride() == wanted.stride()
+    torch.testing.assert_close(given, wanted)
+
+
+def test_writes_after_a_graph_break_reach_the_other_result(galley):
+    def f(x):
+        y = (x * 2 + 1).sin()
+        head = y[:2]
+        torch._dynamo.graph_break()
+        head.add_(100)
+        return y * 1
+
+    x = torch.ones(4)
+    torch.testing.assert_close(galley(f)(x), f(x))
+
+
+def test_training_keeps_views_in_the_cluster(galley):
+    x = torch.randn(4, 3, requires_grad=True)
+    y = galley(lambda x: (x.sin().t() @ x).exp())(x)
+    y.sum().backward()
+    assert torch_galley.metrics()["native_ops"] == 0

@@ -1,0 +1,83 @@
+"""Results of a graph that are views: replayed natively, at the end, where a copy would show.
+
+A cluster gives each of its results memory of its own, densely packed. So `y = x * 2; return y,
+y.view(-1)` would return two tensors that no longer see each other's writes, and `return y[:, :3]`
+one of other strides than eager's. Where two results go back to one computed tensor, or a result's
+memory has gaps, the views between the computed tensor and the result are copied to the end of the
+graph and marked to stay native; the computed tensor becomes the cluster's result. (Results that
+are views of the graph's *inputs* are replayed by AOTAutograd.)
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+
+import torch
+from torch import fx
+
+from torch_galley.capture.fx import Captured, is_view
+
+SHARES_MEMORY = "galley_shares_memory"
+"""Marks, in a node's meta, a view that must be run natively."""
+
+
+def replay_views(captured: Captured) -> None:
+    """Replay the views behind a graph's visible results, where a copy would show. Idempotent.
+
+    Example: in a graph for `y = x * 2; return y, y.view(-1)` the view becomes a native node.
+    """
+    graph = captured.graph.graph
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    visible = [n for n in output.args[0][: captured.visible] if isinstance(n, fx.Node)]
+    visible = list(dict.fromkeys(visible))
+    count = Counter(map(_base, visible))
+    replayed: dict[fx.Node, fx.Node] = {}
+    with graph.inserting_before(output):
+        for result in visible:
+            shows = count[_base(result)] > 1 or _has_gaps(result)
+            if shows and _base(result) is not result and not result.meta.get(SHARES_MEMORY):
+                replayed[result] = _replay(graph, result, replayed)
+    output.args = (fx.map_arg(output.args[0], lambda node: replayed.get(node, node)),)
+    for node in reversed(list(graph.nodes)):  # the views that were replayed, unless still needed
+        if _is_view_node(node) and not node.users:
+            graph.erase_node(node)
+
+
+def _has_gaps(node: fx.Node) -> bool:
+    """Whether a tensor's elements, in whatever order, leave memory between them unused."""
+    val = node.meta.get("val")
+    if not isinstance(val, torch.Tensor):
+        return False
+    pairs = list(zip(val.shape, val.stride(), strict=True))
+    if not all(isinstance(number, int) for pair in pairs for number in pair) or 0 in val.shape:
+        return False
+    return 1 + sum((size - 1) * stride for size, stride in pairs) != val.numel()
+
+
+def _is_view_node(node: fx.Node) -> bool:
+    """Whether a node's memory is its first argument's: a view, or one of a view's outputs."""
+    if node.target is operator.getitem:
+        return isinstance(node.args[0], fx.Node) and is_view(node.args[0].target)
+    return is_view(node.target)
+
+
+def _base(node: fx.Node) -> fx.Node:
+    """Return the node whose memory this one shows; itself for inputs and computed tensors."""
+    while _is_view_node(node) and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
+
+
+def _replay(graph: fx.Graph, node: fx.Node, done: dict[fx.Node, fx.Node]) -> fx.Node:
+    """Copy the chain of views that ends in `node`, up to what it is a view of."""
+    if not _is_view_node(node):
+        return node
+    if node not in done:
+        source = node.args[0]
+        assert isinstance(source, fx.Node)
+        base = _replay(graph, source, done)
+        copy = graph.node_copy(node, lambda arg: base if arg is source else arg)
+        copy.meta[SHARES_MEMORY] = True
+        done[node] = copy
+    return done[node]
