@@ -43,7 +43,7 @@ STATUSES = ("equal", "differs", "not ours", "error", "timed out")
 def main() -> int:
     """Run what was asked for; return 1 if an architecture is wrong."""
     parser = argparse.ArgumentParser(prog="benchmarks.architectures", description=__doc__)
-    parser.add_argument("--first", type=int, default=150, help="how many (default 150)")
+    parser.add_argument("--first", type=int, default=200, help="how many (default 200)")
     parser.add_argument("--only", metavar="NAME", action="append", help="these model types")
     parser.add_argument("--again", choices=STATUSES, help="run those with this status once more")
     parser.add_argument("--render", action="store_true", help="write the page from the JSON")

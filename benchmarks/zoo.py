@@ -265,7 +265,7 @@ def _train_resnet(small: bool) -> Training:
 
 
 def _train_lstm(small: bool) -> Training:
-    vocabulary, width, length = (96, 16, 8) if small else (4000, 256, 16)
+    vocabulary, width, length = (96, 16, 4) if small else (4000, 256, 16)
     ids = _ids(vocabulary, 4, length)
 
     def loss(logits: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._decomp import core_aten_decompositions
+from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._prims_common import compute_elementwise_output_logical_to_physical_perm
 
 from torch_galley.ops.registry import lookup
@@ -35,6 +35,9 @@ def _native_dropout(
 _OURS: dict[Any, Callable[..., Any]] = {aten.native_dropout.default: _native_dropout}
 """Rewritings of our own."""
 
+_BEYOND_CORE = [aten.grid_sampler_2d]
+"""Rewritings that torch has but does not count as core, and that help us."""
+
 _KEEP = [
     # torch's own rewriting would materialise what the whole operator need not.
 ]
@@ -45,6 +48,7 @@ _KEEP = [
 def _candidates() -> dict[Any, Callable[..., Any]]:
     table = dict(core_aten_decompositions())
     table.pop(aten.bernoulli.p, None)
+    table.update(get_decompositions(_BEYOND_CORE))
     table.update(_OURS)
     return table
 

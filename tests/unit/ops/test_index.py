@@ -223,3 +223,14 @@ def test_selection_by_mask(galley):
 def test_static_nonzero(same):
     same(lambda x: torch.nonzero_static(x > 5, size=20, fill_value=-7) * 2, X)
     same(lambda x: torch.nonzero_static(x > 5, size=3) * 2, X)
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("behind", [(), (2,)])
+def test_a_mask_that_selects_nothing_takes_no_values(same, behind, accumulate):
+    mask = torch.zeros(4, dtype=torch.bool)
+
+    def put(x, mask, values):
+        return x.index_put((mask,), values, accumulate=accumulate)
+
+    same(put, torch.randn(4, *behind), mask, torch.empty(0, *behind))

@@ -92,3 +92,15 @@ def addbmm(self, batch1, batch2, *, beta=1, alpha=1):
 @lowers(aten._int_mm.default)
 def int_mm(self, mat2):
     return jnp.matmul(self, mat2, preferred_element_type=jnp.int32)
+
+
+@lowers(aten.linalg_solve_triangular.default)
+def linalg_solve_triangular(self, B, *, upper, left=True, unitriangular=False):
+    batch = jnp.broadcast_shapes(self.shape[:-2], B.shape[:-2])
+    return lax.linalg.triangular_solve(
+        jnp.broadcast_to(self, batch + self.shape[-2:]),
+        jnp.broadcast_to(B, batch + B.shape[-2:]),
+        left_side=left,
+        lower=not upper,
+        unit_diagonal=unitriangular,
+    )

@@ -257,6 +257,8 @@ def _mask_put(self, before, mask, values, accumulate):
         count = jnp.sum(mask, dtype="int64")
         message = f"index_put: {selected} values for a mask that selects {{value}}"
         require(count == selected, count, OutOfRange, message)
+        if selected == 0:
+            return self
         order = jnp.reshape(jnp.cumsum(jnp.ravel(mask), dtype="int64") - 1, mask.shape)
         values = jnp.take(values, order, axis=values.ndim - behind - 1, mode="clip")
     mask = jnp.reshape(mask, (*mask.shape, *[1] * behind))
