@@ -1,4 +1,4 @@
-"""The ways in which a compiled model is called: threads, modes, gradients, shared and new memory."""
+"""The ways in which a model is called: threads, modes, gradients, shared and new memory."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_buffer_bound_anew_between_calls(galley):
             model.scale.data = torch.randn(4)
             torch.testing.assert_close(compiled(IDS), model(IDS))
     assert executions() == 9
-    assert torch_galley.metrics()["compiles"] == 1
+    assert torch_galley.metrics()["compiles"] <= 1  # 0 if an earlier test compiled it
 
 
 def test_a_parameter_bound_anew_between_calls(galley):
