@@ -24,7 +24,8 @@ from torch import fx
 
 from torch_galley.capture.fx import is_shape_number
 from torch_galley.cluster.partition import Clustered, XlaCluster
-from torch_galley.core.events import PlanExecuted, emit
+from torch_galley.compile import client
+from torch_galley.core.events import NativeExecuted, PlanExecuted, emit
 from torch_galley.lower.symbol import bind, mentions_symbols, value_of
 from torch_galley.run.step import ClusterStep, GetExecutable, NativeStep, Step, as_torch
 
@@ -104,6 +105,8 @@ class Plan:
         ]
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
+        if client.forked:
+            return self._natively(inputs)
         started = time.perf_counter()
         slots = inputs + self._rest
         bindings: dict[Any, Any] = {}
@@ -123,6 +126,13 @@ class Plan:
         result = [as_torch(slots[slot]) for slot in self._leave]
         emit(PlanExecuted(self, time.perf_counter() - started))
         return result
+
+    def _natively(self, inputs: list[Any]) -> list[Any]:
+        """Run the captured graph in torch, as a process must that was forked from one with XLA."""
+        given = list(inputs)
+        inputs.clear()
+        emit(NativeExecuted(self.clustered.operations))
+        return list(self.clustered.captured.graph(*given))
 
 
 def _constant(module: torch.nn.Module, node: fx.Node) -> Any:
