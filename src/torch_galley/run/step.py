@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import jax
 import torch
@@ -13,7 +13,7 @@ from torch_galley.capture.fx import is_shape_number
 from torch_galley.cluster.partition import XlaCluster
 from torch_galley.compile.client import Compiled, xla_error
 from torch_galley.compile.engine import Engine
-from torch_galley.core.errors import RunError
+from torch_galley.core.errors import GalleyError, RunError
 from torch_galley.lower.driver import Argument
 from torch_galley.lower.symbol import (
     Bindings,
@@ -76,12 +76,19 @@ class ClusterStep:
     def __init__(self, cluster: XlaCluster, executable: GetExecutable, stays: Sequence[bool]):
         self.cluster = cluster
         self._stays = stays
-        self._any_stays = any(stays)
         self._executable = executable
         self._symbols = cluster_symbols(cluster)
         self._ready: _Ready | None = None
 
     def __call__(self, values: list[Any], bindings: Bindings) -> list[Any]:
+        ready = self._ready
+        if ready is not None and ready.usual is not None:
+            try:
+                results = ready.usual(values)
+            except jax.errors.JaxRuntimeError as error:
+                raise self._failure(ready.compiled, error) from error
+            if results is not None:
+                return results
         compiled, arrays = self.bring(values, bindings)
         return self.give(compiled, self.run(compiled, arrays))
 
@@ -104,15 +111,17 @@ class ClusterStep:
             if lowered.checks:
                 _raise_failed(compiled, results[-1])
         except jax.errors.JaxRuntimeError as error:
-            doing = f"{self.cluster.name} failed"
-            raise xla_error(error, RunError, doing, lowered.first_site) from error
+            raise self._failure(compiled, error) from error
         return results
+
+    def _failure(self, compiled: Compiled, error: Exception) -> GalleyError:
+        return xla_error(
+            error, RunError, f"{self.cluster.name} failed", compiled.lowered.first_site
+        )
 
     def give(self, compiled: Compiled, results: Sequence[Any]) -> list[Any]:
         """Return the executable's results as the plan wants them."""
         lowered, engine = compiled.lowered, compiled.engine
-        if not self._any_stays and lowered.plain_results:
-            return [engine.take(array) for array in results[: len(self._stays)]]
         # Not strict: the verdict of the checks is one result more.
         return [
             OnDevice(array, argument, engine) if stays else as_tensor(array, argument, engine)
@@ -139,66 +148,89 @@ class ClusterStep:
             _Slot(value, argument, compiled.engine)
             for value, argument in zip(values, arguments, strict=True)
         ]
-        self._ready = ready = _Ready(own, slots, compiled)
+        lowered = compiled.lowered
+        plain = lowered.plain_results and not lowered.checks
+        takes = compiled.engine.take if plain and not any(self._stays) else None
+        self._ready = ready = _Ready(own, slots, compiled, None if self._symbols else takes)
         return ready
 
 
 class _Ready:
     """What the last call found out, so that the next one with equal inputs need not."""
 
-    __slots__ = ("_kept", "_slots", "bindings", "compiled")
-
-    def __init__(self, bindings: dict[Any, Any], slots: list[_Slot], compiled: Compiled):
+    def __init__(
+        self,
+        bindings: dict[Any, Any],
+        slots: list[_Slot],
+        compiled: Compiled,
+        take: Callable[[Any], torch.Tensor] | None,
+    ):
         self.bindings = bindings
         self.compiled = compiled
         self._slots = slots
-        self._kept: _Kept | None = None
+        self._take = take
+        """What makes a result a tensor, if that is all that is to be done with results."""
+        self._moved: Callable[[list[Any]], list[Any] | None] | None = None
+        self.usual: Callable[[list[Any]], list[torch.Tensor] | None] | None = None
+        """The whole call as one function; gives None if an input is not as it was."""
 
     def arrays(self, values: list[Any]) -> list[Any] | None:
         """Return the inputs as arrays, None if one is not like those this was made for."""
-        kept = self._kept
-        if kept is None or [values[place].data_ptr() for place in kept.places] != kept.addresses:
-            return self._all_anew(values)
-        arrays = kept.arrays.copy()
-        for place, slot in kept.others:
-            array = slot.array(values[place])
-            if array is None:
-                return None
-            arrays[place] = array
-        return arrays
-
-    def _all_anew(self, values: list[Any]) -> list[Any] | None:
+        if self._moved is not None and (arrays := self._moved(values)) is not None:
+            return arrays
         arrays = [slot.array(value) for slot, value in zip(self._slots, values, strict=True)]
         if any(array is None for array in arrays):
             return None
-        places = [
-            place
-            for place, (value, array) in enumerate(zip(values, arrays, strict=True))
-            if isinstance(value, torch.nn.Parameter) and is_view_of(array, value)
-        ]
-        self._kept = _Kept(
-            places,
-            [values[place].data_ptr() for place in places],
-            [array if place in places else None for place, array in enumerate(arrays)],
-            [(place, slot) for place, slot in enumerate(self._slots) if place not in places],
-        )
+        self._moved = _mover(self._slots, values, arrays)
+        if self._take is not None:
+            self.usual = _usual(self._moved, self.compiled.executable, self._take)
         return arrays
 
 
-class _Kept(NamedTuple):
-    """Arrays of parameters, which are as good at the next call.
+def _mover(
+    slots: list[_Slot], values: list[Any], arrays: list[Any]
+) -> Callable[[list[Any]], list[Any] | None]:
+    """Return a function that brings inputs, but not parameters that lie where they lay.
 
     An array that views the very memory shows whatever was written there meanwhile. It also keeps
     that memory alive, so that an equal address is the same memory; and a parameter lives as long
     as we do. That its shape is still the same is guarded by who calls us.
     """
+    kept = {
+        place: value.data_ptr()
+        for place, (value, array) in enumerate(zip(values, arrays, strict=True))
+        if isinstance(value, torch.nn.Parameter) and is_view_of(array, value)
+    }
+    places, addresses = list(kept), list(kept.values())
+    template = [array if place in kept else None for place, array in enumerate(arrays)]
+    others = [(place, slot.array) for place, slot in enumerate(slots) if place not in kept]
 
-    places: list[int]
-    addresses: list[int]
-    arrays: list[Any]
-    """One for each input, None for those that are not kept."""
-    others: list[tuple[int, _Slot]]
-    """The inputs that are not kept."""
+    def move(values: list[Any]) -> list[Any] | None:
+        if [values[place].data_ptr() for place in places] != addresses:
+            return None
+        arrays = template.copy()
+        for place, bring in others:
+            array = bring(values[place])
+            if array is None:
+                return None
+            arrays[place] = array
+        return arrays
+
+    return move
+
+
+def _usual(
+    move: Callable[[list[Any]], list[Any] | None],
+    execute: Callable[[list[Any]], Sequence[Any]],
+    take: Callable[[Any], torch.Tensor],
+) -> Callable[[list[Any]], list[torch.Tensor] | None]:
+    """Return the call of a cluster whose results are all plain and for torch: the leanest way."""
+
+    def call(values: list[Any]) -> list[torch.Tensor] | None:
+        arrays = move(values)
+        return None if arrays is None else [take(array) for array in execute(arrays)]
+
+    return call
 
 
 class _Slot:
