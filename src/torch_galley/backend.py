@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
@@ -94,7 +95,8 @@ def claim_openxla() -> None:
     torch registers that name itself, when Dynamo loads its backends, for torch_xla alone; a name
     can be registered once. So ours replaces it right after, now or whenever that happens.
     """
-    if importlib.util.find_spec("torch_xla") is not None:
+    found = importlib.util.find_spec("torch_xla")
+    if found is not None and not (found.origin or "").startswith(os.path.dirname(__file__)):
         return
     if _TORCH_XLA_STUB in sys.modules:
         _replace_openxla()

@@ -63,6 +63,8 @@ class NativeExecuted(Event):
     """So many operator calls ran outside XLA and outside a plan."""
 
     count: int
+    op: Any = None
+    """The torch operator."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import threading
-from dataclasses import dataclass
+import time
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch_galley.core import events
 from torch_galley.core.events import Event, listen
@@ -28,8 +31,11 @@ METRICS = (
     Metric("compiles", "XLA compilations"),
     Metric("compile_seconds", "time they took"),
     Metric("fusions", "fusions in the optimised HLO"),
+    Metric("fused_ops", "operations in those fusions"),
     Metric("cache_hits", "clusters that found their executable in memory"),
+    Metric("graph_runs", "times a plan was run"),
     Metric("executions", "cluster executions"),
+    Metric("execute_seconds", "time that graphs ran, their native operations included"),
     Metric("native_ops", "operator calls outside XLA, by our plans or by the lazy device"),
     Metric("flushes", "times the lazy device ran what it had recorded"),
     Metric("flushed_nodes", "operations run by those"),
@@ -38,15 +44,44 @@ METRICS = (
 )
 """All counters, in the order in which a report shows them."""
 
+SAMPLED = (
+    "lower_seconds",
+    "compile_seconds",
+    "execute_seconds",
+    "fusions",
+    "fused_ops",
+    "flushed_nodes",
+)
+"""The counters whose single additions are kept as well, the latest of them."""
+_KEPT = 1024
+
+
+@dataclass
+class Samples:
+    """What was added to a counter, one by one."""
+
+    count: int = 0
+    total: float = 0.0
+    recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    """When (time.time()) and how much, the latest of all."""
+
+
 _lock = threading.Lock()
 _values: dict[str, float] = {}
+_samples: dict[str, Samples] = {}
+_native: Counter[str] = Counter()
 
 
 def _of(event: Event) -> dict[str, float]:
     """Return what an event adds to the counters."""
     match event:
-        case events.PlanExecuted(plan=plan):
-            return {"executions": len(plan.clustered.clusters), "native_ops": plan.natives}
+        case events.PlanExecuted(plan=plan, seconds=seconds):
+            return {
+                "graph_runs": 1,
+                "executions": len(plan.clustered.clusters),
+                "native_ops": plan.natives,
+                "execute_seconds": seconds,
+            }
         case events.NativeExecuted(count=count):
             return {"native_ops": count}
         case events.CacheHit():
@@ -64,18 +99,45 @@ def _of(event: Event) -> dict[str, float]:
             return {"lowerings": 1, "lower_seconds": seconds}
         case events.ClusterCompiled(compiled=compiled, seconds=seconds):
             hlo = compiled.hlo()
-            return {"compiles": 1, "fusions": fusions(hlo), "compile_seconds": seconds}
+            return {
+                "compiles": 1,
+                "fusions": fusions(hlo),
+                "fused_ops": fused_operations(hlo),
+                "compile_seconds": seconds,
+            }
         case events.Warned():
             return {"warnings": 1}
         case _:
             return {}
 
 
+def _natives(event: Event) -> list[str]:
+    """Return the names of the operators that an event ran outside XLA."""
+    match event:
+        case events.PlanExecuted(plan=plan) if plan.natives:
+            return [_name(node.target) for node in plan.clustered.native]
+        case events.NativeExecuted(op=op) if op is not None:
+            return [_name(op)]
+        case _:
+            return []
+
+
+def _name(op: Any) -> str:
+    schema = getattr(op, "_schema", None)
+    return schema.name if schema is not None else getattr(op, "__name__", str(op))
+
+
 def _on_event(event: Event) -> None:
-    added = _of(event)
+    added, natives = _of(event), _natives(event)
+    now = time.time()
     with _lock:
         for name, by in added.items():
             _values[name] = _values.get(name, 0) + by
+            if name in SAMPLED:
+                samples = _samples.setdefault(name, Samples())
+                samples.count, samples.total = samples.count + 1, samples.total + by
+                samples.recent.append((now, by))
+        _native.update(natives)
 
 
 def fusions(hlo: str) -> int:
@@ -86,6 +148,32 @@ def fusions(hlo: str) -> int:
         1
     """
     return len(re.findall(r" fusion\(", hlo))
+
+
+_COMPUTATION = re.compile(r"^%?([\w.\-]+) \(.*\{\n((?:  .*\n)*)", re.M)
+
+
+def fused_operations(hlo: str) -> int:
+    """Return how many operations the fusions of optimised HLO text have inside.
+
+    Example:
+        >>> fused_operations(
+        ...     "%f (p: f32[2]) -> f32[2] {\\n"
+        ...     "  %p = f32[2] parameter(0)\\n"
+        ...     "  ROOT %n = f32[2] negate(%p)\\n"
+        ...     "}\\n"
+        ...     "ENTRY %e (a: f32[2]) -> f32[2] {\\n"
+        ...     "  ROOT %r = f32[2] fusion(%a), kind=kLoop, calls=%f\\n"
+        ...     "}\\n"
+        ... )
+        1
+    """
+    called = set(re.findall(r" fusion\(.*?calls=%?([\w.\-]+)", hlo))
+    return sum(
+        sum(" parameter(" not in line for line in body.splitlines())
+        for name, body in _COMPUTATION.findall(hlo)
+        if name in called
+    )
 
 
 listen(_on_event)
@@ -102,10 +190,41 @@ def metrics() -> dict[str, float]:
         return {metric.name: _values.get(metric.name, 0) for metric in METRICS}
 
 
+def samples(name: str) -> Samples:
+    """Return the single additions to a counter of SAMPLED.
+
+    Example:
+        >>> reset_metrics(); samples("compile_seconds").count
+        0
+    """
+    with _lock:
+        found = _samples.get(name, Samples())
+        return Samples(found.count, found.total, found.recent.copy())
+
+
+def native_operators() -> dict[str, int]:
+    """Return how often each operator ran outside XLA, by its name, such as "aten::nonzero"."""
+    with _lock:
+        return dict(_native)
+
+
 def reset_metrics() -> None:
     """Set all counters to zero."""
+    clear_counters()
+    clear_samples()
+
+
+def clear_counters() -> None:
+    """Set the counters to zero, and keep the samples."""
     with _lock:
         _values.clear()
+        _native.clear()
+
+
+def clear_samples() -> None:
+    """Forget the samples, and keep the counters."""
+    with _lock:
+        _samples.clear()
 
 
 def metrics_report() -> str:

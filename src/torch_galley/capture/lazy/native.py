@@ -57,7 +57,7 @@ def run(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                 f"{op} can't run on the xla device yet: torch has no CPU kernel of it",
                 hint="move its inputs to the CPU with .cpu(), or report the operator",
             ) from error
-    emit(NativeExecuted(1))
+    emit(NativeExecuted(1, op))
     for device_tensor, copy in copies:
         if device_tensor.shape != copy.shape:
             resize(device_tensor, tuple(copy.shape))
