@@ -47,9 +47,17 @@ def galley(
         raise ConfigError(f"unknown mode {mode!r}", hint=f"one of {', '.join(_MODES)}")
     # Here, so that `import torch_galley` pays for none of the stages.
     from torch_galley.capture.functional import capture
+
+    return capture(graph, example_inputs, config, _compile)
+
+
+def _compile(captured: Any) -> Any:
+    """The executor of torch.compile's graphs."""
+    # Here, so that `import torch_galley` pays for none of the stages.
+    from torch_galley.capture.lazy.compiled import on_device, recorder
     from torch_galley.pipeline import build
 
-    return capture(graph, example_inputs, config, build)
+    return recorder(captured) if on_device(captured) else build(captured)
 
 
 def device(index: int = 0) -> torch.device:

@@ -6,33 +6,51 @@ import dataclasses
 import sys
 import threading
 import time
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from torch_galley.capture.fx import Captured
 from torch_galley.capture.lazy import storage
+from torch_galley.capture.lazy.place import site_of, user_frames
 from torch_galley.capture.lazy.region import memory_order
-from torch_galley.capture.lazy.trace import Frame, Program, Value, user_frames
-from torch_galley.core.config import Config, current
+from torch_galley.capture.lazy.trace import Program, Value
+from torch_galley.core.config import Config, current, mode
 from torch_galley.core.errors import CaptureError
-from torch_galley.core.events import Flushed, emit
-from torch_galley.core.site import Site
+from torch_galley.core.events import Flushed, Warned, emit
 
 Execute = Callable[[list[Any]], Sequence[Any]]
 Executor = Callable[[Captured], Execute]
 
 MAX_PENDING = 10_000
 """Operations recorded without a flush after which one happens by itself."""
-_PLANS = 256
+MAX_PENDING_BYTES = 2**31
+"""Bytes brought to the device without a flush after which one happens by itself."""
+_FAMILIES = 512
 
 lock = threading.RLock()
 """Held while recording and while flushing."""
 _executor: Executor | None = None
-_plans: OrderedDict[tuple[Any, ...], Execute] = OrderedDict()
 _recorded = 0
+_brought = 0
+_told = False
+
+
+@dataclass
+class _Family:
+    """Programs that differ in their numbers alone."""
+
+    numbers: tuple[Any, ...]
+    varying: set[int] = field(default_factory=set)
+    """Which numbers are inputs; the others are those above, and constants of the plan."""
+    plan: Execute | None = None
+
+
+_families: OrderedDict[tuple[Any, ...], _Family] = OrderedDict()
 
 
 def use_executor(executor: Executor) -> None:
@@ -46,14 +64,42 @@ def count_recorded() -> None:
     global _recorded
     _recorded += 1
     if _recorded >= MAX_PENDING:
-        flush("limit")
+        _at_limit(f"{_recorded:,} operations")
+
+
+def count_brought(tensor: torch.Tensor) -> None:
+    """Note memory that was brought to the device, and flush if pending steps may hold too much."""
+    global _brought
+    _brought += tensor.nbytes
+    if _brought >= MAX_PENDING_BYTES:
+        _at_limit(f"{_brought:,} bytes")
+
+
+def _at_limit(what: str) -> None:
+    global _told
+    flush("limit")
+    if not _told:
+        _told = True
+        message = (
+            f"the xla device had recorded {what} without a sync or a read, and ran them now; call "
+            "torch_galley.sync() once a step, so that each step is the same program"
+        )
+        emit(Warned(message))
+        warnings.warn(message, stacklevel=2)
+
+
+def after_call() -> None:
+    """Run what an operator call recorded, unless the mode is lazy."""
+    global _recorded
+    if _recorded and (now := mode()) != "lazy":
+        flush(now)
 
 
 def flush(cause: str) -> None:
     """Compute every pending value that can still be read; does nothing if there is none."""
-    global _recorded
+    global _recorded, _brought
     with lock:
-        _recorded = 0
+        _recorded = _brought = 0
         wanted = storage.pending()
         if not wanted:
             return
@@ -64,7 +110,8 @@ def flush(cause: str) -> None:
         except Exception:
             _salvage(wanted)
             raise
-        emit(Flushed(cause, len(program.steps), _site(), time.perf_counter() - started))
+        seconds = time.perf_counter() - started
+        emit(Flushed(cause, len(program.steps), site_of(user_frames()), seconds))
 
 
 def _store(program: Program, results: Sequence[torch.Tensor]) -> None:
@@ -79,6 +126,8 @@ def _salvage(wanted: Sequence[Value]) -> None:
     """
     natively = dataclasses.replace(current(), min_cluster_size=sys.maxsize)
     for value in wanted:
+        if not value.pending:
+            continue
         try:
             program = Program.reaching([value])
             _store(program, _execute(program, natively))
@@ -89,28 +138,55 @@ def _salvage(wanted: Sequence[Value]) -> None:
 def _execute(program: Program, config: Config) -> Sequence[torch.Tensor]:
     # The user's modes (a default device, inference mode) are not for what we do inside.
     with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.no_grad():
-        key = (config, program.key())
-        plan = _plans.get(key)
-        if plan is None:
-            plan = _build(program, config)
-            _plans[key] = plan
-            while len(_plans) > _PLANS:
-                _plans.popitem(last=False)
-        _plans.move_to_end(key)
-        return plan([value.tensor for value in program.inputs])
+        family = _family(program, config)
+        inputs = [value.tensor for value in program.inputs]
+        packed = pack([program.numbers[i] for i in sorted(family.varying)])
+        assert family.plan is not None
+        return family.plan([*inputs, *packed])
 
 
-def _build(program: Program, config: Config) -> Execute:
+def _family(program: Program, config: Config) -> _Family:
+    """Return the family that a program belongs to, its plan made for the program's numbers."""
+    key, numbers = (config, program.key), program.numbers
+    family = _families.get(key)
+    if family is None:
+        volatile = [s.recipe.volatile for s in program.steps for _ in s.numbers]
+        varying = {i for i, others in enumerate(volatile) if others}
+        family = _Family(numbers, varying)
+    elif numbers != family.numbers:
+        pairs = zip(numbers, family.numbers, strict=True)
+        changed = {i for i, (new, old) in enumerate(pairs) if new != old or str(new) != str(old)}
+        if not changed <= family.varying:
+            family.varying |= changed
+            family.plan = None
+    if family.plan is None:
+        family.numbers = numbers
+        family.plan = _build(program, config, family.varying)
+        _families[key] = family
+        while len(_families) > _FAMILIES:
+            _families.popitem(last=False)
+    _families.move_to_end(key)
+    return family
+
+
+def pack(numbers: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    """Return Python numbers as inputs of a plan: two tensors, of the floats and of the integers."""
+    if not numbers:
+        return ()
+    floats = [number for number in numbers if type(number) is float]
+    whole = [number for number in numbers if type(number) is int]
+    return (
+        torch.tensor(floats, dtype=torch.float64, device="cpu"),
+        torch.tensor(whole, dtype=torch.int64, device="cpu"),
+    )
+
+
+def _build(program: Program, config: Config, varying: set[int]) -> Execute:
     from torch_galley.capture.lazy.replay import replay  # here: it loads a part of Dynamo
 
     if _executor is None:
         raise CaptureError("nobody runs the lazy device", hint="call torch_galley.device() first")
-    return _executor(replay(program, config))
-
-
-def _site() -> Site | None:
-    frames: tuple[Frame, ...] = user_frames()
-    return Site(*frames[0]) if frames else None
+    return _executor(replay(program, config, varying))
 
 
 def on_cpu(tensor: torch.Tensor, cause: str = "read") -> torch.Tensor:
