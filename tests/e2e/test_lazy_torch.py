@@ -257,7 +257,7 @@ def test_hooks(xla: torch.device) -> None:
     y = torch.ones(2, 6, requires_grad=True)
     here(y).sum().backward()
     torch.testing.assert_close(x.grad.cpu(), y.grad * 2)
-    assert counts == pytest.approx([here[0].weight.grad.sum().item()])
+    assert counts == pytest.approx([here[0].weight.grad.sum().item()], rel=1e-4)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.backend_registration import rename_privateuse1_backend
 
-from torch_galley.capture.lazy import autocast, dispatch, rnn
+from torch_galley.capture.lazy import autocast, dispatch, files, rnn
 from torch_galley.capture.lazy.flush import Executor, use_executor
 from torch_galley.capture.lazy.module import Module, patch_torch
 from torch_galley.core.errors import CaptureError, ConfigError
@@ -60,6 +60,7 @@ def register(executor: Executor) -> None:
     os.register_at_fork(after_in_child=dispatch.after_fork)
     _kept.extend([module, hook, guard])
     _kept.extend([*dispatch.install(), *autocast.install(), *rnn.install(), *_refuse()])
+    _kept.extend(files.patch_torch())
 
 
 def _refuse() -> list[torch.library.Library]:
