@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from torch_galley.capture.lazy import native, overlap, place, storage
-from torch_galley.capture.lazy.flush import after_call, count_recorded, lock
+from torch_galley.capture.lazy.flush import after_call, lock
 from torch_galley.capture.lazy.infer import NoMetaKernel, infer, raise_as_eager
 from torch_galley.capture.lazy.operator import Call, Form, Operator, operator
 from torch_galley.capture.lazy.special import SPECIAL
@@ -149,16 +149,13 @@ def _remember(key: tuple[Any, ...], known: _Known) -> _Known:
 
 
 def _step(recipe: Recipe, made: Call) -> Step:
-    operands = tuple(map(_operand, made.tensors))
-    count_recorded()
+    operands = tuple(
+        storage.read(tensor)
+        if not tensor.is_cpu
+        else Value.ready(tensor.detach().clone())  # the caller may write it later
+        for tensor in made.tensors
+    )
     return Step(recipe, operands, tuple(made.numbers))
-
-
-def _operand(tensor: torch.Tensor) -> Value:
-    """Return what a step keeps of a tensor."""
-    if tensor.is_cpu:
-        return Value.ready(tensor.detach().clone())  # the caller may write it later
-    return storage.read(tensor)
 
 
 def _function(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

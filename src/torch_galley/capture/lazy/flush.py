@@ -18,7 +18,8 @@ from torch_galley.capture.fx import Captured
 from torch_galley.capture.lazy import storage
 from torch_galley.capture.lazy.place import site_of, user_frames
 from torch_galley.capture.lazy.region import memory_order
-from torch_galley.capture.lazy.trace import Program, Value
+from torch_galley.capture.lazy.segment import segments
+from torch_galley.capture.lazy.trace import Program, Value, made
 from torch_galley.core.config import Config, current, mode
 from torch_galley.core.errors import CaptureError
 from torch_galley.core.events import Flushed, Warned, emit
@@ -26,8 +27,8 @@ from torch_galley.core.events import Flushed, Warned, emit
 Execute = Callable[[list[Any]], Sequence[Any]]
 Executor = Callable[[Captured], Execute]
 
-MAX_PENDING = 10_000
-"""Operations recorded without a flush after which one happens by itself."""
+MAX_PENDING = 8_000
+"""Steps recorded without a flush after which one happens by itself."""
 MAX_PENDING_BYTES = 2**31
 """Bytes brought to the device without a flush after which one happens by itself."""
 _FAMILIES = 512
@@ -35,8 +36,11 @@ _FAMILIES = 512
 lock = threading.RLock()
 """Held while recording and while flushing."""
 _executor: Executor | None = None
-_recorded = 0
+_before = 0
+"""Steps recorded before the present program."""
 _brought = 0
+_endless = False
+"""Whether there was too much since the last sync or read, so that it runs in pieces."""
 _told = False
 
 
@@ -59,14 +63,6 @@ def use_executor(executor: Executor) -> None:
     _executor = executor
 
 
-def count_recorded() -> None:
-    """Note one more recorded operation, and flush if there are too many."""
-    global _recorded
-    _recorded += 1
-    if _recorded >= MAX_PENDING:
-        _at_limit(f"{_recorded:,} operations")
-
-
 def count_brought(tensor: torch.Tensor) -> None:
     """Note memory that was brought to the device, and flush if pending steps may hold too much."""
     global _brought
@@ -76,42 +72,64 @@ def count_brought(tensor: torch.Tensor) -> None:
 
 
 def _at_limit(what: str) -> None:
-    global _told
-    flush("limit")
+    """Run most of what was recorded, in pieces, and tell once."""
+    global _before, _brought, _endless, _told
+    started = time.perf_counter()
+    program = Program.reaching(storage.pending())
+    ran = 0
+    for wanted in segments(program):
+        ran += _run(wanted)
+    _before, _brought, _endless = made() - len(program.steps) + ran, 0, True
+    if ran:
+        _emit("limit", ran, started)
     if not _told:
         _told = True
         message = (
             f"the xla device had recorded {what} without a sync or a read, and ran them now; call "
-            "torch_galley.sync() once a step, so that each step is the same program"
+            "torch_galley.sync() once a step, so that each step is one program"
         )
         emit(Warned(message))
         warnings.warn(message, stacklevel=2)
 
 
 def after_call() -> None:
-    """Run what an operator call recorded, unless the mode is lazy."""
-    global _recorded
-    if _recorded and (now := mode()) != "lazy":
+    """Run what an operator call recorded if the mode is not lazy, or if there is too much."""
+    recorded = made() - _before
+    if recorded >= MAX_PENDING:
+        _at_limit(f"{recorded:,} operations")
+    elif recorded and (now := mode()) != "lazy":
         flush(now)
 
 
 def flush(cause: str) -> None:
     """Compute every pending value that can still be read; does nothing if there is none."""
-    global _recorded, _brought
+    global _before, _brought, _endless
     with lock:
-        _recorded = _brought = 0
+        pieces, _endless, _before, _brought = _endless, False, made(), 0
         wanted = storage.pending()
         if not wanted:
             return
-        started = time.perf_counter()
-        try:
-            program = Program.reaching(wanted)
-            _store(program, _execute(program, current()))
-        except Exception:
-            _salvage(wanted)
-            raise
-        seconds = time.perf_counter() - started
-        emit(Flushed(cause, len(program.steps), site_of(user_frames()), seconds))
+        started, ran = time.perf_counter(), 0
+        if pieces:
+            ran += sum(map(_run, segments(Program.reaching(wanted))))
+        ran += _run([value for value in wanted if value.pending])
+        _emit(cause, ran, started)
+
+
+def _run(wanted: Sequence[Value]) -> int:
+    """Compute pending values; return how many steps it took."""
+    try:
+        program = Program.reaching(wanted)
+        _store(program, _execute(program, current()))
+    except Exception:
+        _salvage(wanted)
+        raise
+    return len(program.steps)
+
+
+def _emit(cause: str, nodes: int, started: float) -> None:
+    seconds = time.perf_counter() - started
+    emit(Flushed(cause, nodes, site_of(user_frames()), seconds))
 
 
 def _store(program: Program, results: Sequence[torch.Tensor]) -> None:
