@@ -80,6 +80,8 @@ def call(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
 
 
 def _ordinary(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if found.op is aten._index_put_impl_.default:  # index_put_, with a flag more for CUDA
+        found, args = operator(aten.index_put_.default), args[:4]
     for i in found.tensors:
         if i < len(args) and not isinstance(args[i], torch.Tensor):
             op, args = _with_numbers(found, args)
@@ -258,6 +260,11 @@ def _know_write(made: Call, tensors: list[torch.Tensor]) -> _Known:
     mirrors = {id(t): _meta_like(t) for t in tensors}
     call_args, call_kwargs = tree_map(lambda a: mirrors.get(id(a), a), (args, kwargs))
     infer(op, call_args, call_kwargs, (args, kwargs))  # eager's checks; resizes out tensors
+    if derived.outs and not derived.factory:
+        plain = {name: arg for name, arg in kwargs.items() if name not in derived.outs}
+        results = tree_leaves(infer(derived.functional, args, plain))
+        if [result.dtype for result in results] != [tensor.dtype for tensor in tensors]:
+            raise_as_eager(op, args, kwargs)  # whether that is allowed differs
     apart = any(overlap.internal(tensor) for tensor in tensors)
     if apart or _narrows(tensors[0].dtype, (args, kwargs)):
         raise_as_eager(op, args, kwargs)  # meta kernels don't mind

@@ -134,23 +134,39 @@ def _emit(cause: str, nodes: int, started: float) -> None:
 
 def _store(program: Program, results: Sequence[torch.Tensor]) -> None:
     for value, tensor in zip(program.outputs, results, strict=True):
+        if tensor.shape != value.shape or tensor.dtype is not value.dtype:
+            step = value.step
+            raise CaptureError(
+                f"{step and step.recipe.op} gave {tensor.dtype}{list(tensor.shape)}, recorded as "
+                f"{value.dtype}{list(value.shape)}: a bug in torch-galley",
+                site=site_of(step.place) if step else None,
+                hint="please report it; .cpu() before this operator is a way around",
+            )
         value.tensor, value.step = tensor, None
 
 
 def _salvage(wanted: Sequence[Value]) -> None:
-    """Compute natively, one by one, what the failure of another value has nothing to do with.
+    """Compute what the failure of some value has nothing to do with, by halving.
 
-    What fails again is marked as lost: it would fail at every later flush, far from its cause.
+    What fails alone, natively too, is marked as lost: it would fail at every later flush, far from
+    its cause.
     """
-    natively = dataclasses.replace(current(), min_cluster_size=sys.maxsize)
-    for value in wanted:
-        if not value.pending:
+    wanted = [value for value in wanted if value.pending]
+    half = len(wanted) // 2
+    for some in (wanted[:half], wanted[half:]):
+        if not some:
             continue
+        config = current()
+        if len(wanted) == 1:
+            config = dataclasses.replace(config, min_cluster_size=sys.maxsize)
         try:
-            program = Program.reaching([value])
-            _store(program, _execute(program, natively))
+            program = Program.reaching(some)
+            _store(program, _execute(program, config))
         except Exception as error:
-            value.error, value.step = error, None
+            if len(wanted) > 1:
+                _salvage(some)
+            else:
+                some[0].error, some[0].step = error, None
 
 
 def _execute(program: Program, config: Config) -> Sequence[torch.Tensor]:
