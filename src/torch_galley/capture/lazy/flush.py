@@ -42,6 +42,7 @@ _brought = 0
 _endless = False
 """Whether there was too much since the last sync or read, so that it runs in pieces."""
 _told = False
+_tracing = False
 
 
 @dataclass
@@ -95,16 +96,39 @@ def _at_limit(what: str) -> None:
 def after_call() -> None:
     """Run what an operator call recorded if the mode is not lazy, or if there is too much."""
     recorded = made() - _before
+    if _tracing:
+        return
     if recorded >= MAX_PENDING:
         _at_limit(f"{recorded:,} operations")
     elif recorded and (now := mode()) != "lazy":
         flush(now)
 
 
+def trace(on: bool) -> None:
+    """Say whether a step is being traced by jit: then nothing may run before it is over."""
+    global _tracing
+    _tracing = on
+
+
+def tracing() -> bool:
+    """Whether a step is being traced by jit."""
+    return _tracing
+
+
+def _check_not_tracing(cause: str) -> None:
+    if _tracing:
+        raise CaptureError(
+            f"jit: the step asks for a value ({cause}), which is known only when it runs",
+            site=site_of(user_frames()),
+            hint="return the tensor and read it after the call",
+        )
+
+
 def flush(cause: str) -> None:
     """Compute every pending value that can still be read; does nothing if there is none."""
     global _before, _brought, _endless
     with lock:
+        _check_not_tracing(cause)
         pieces, _endless, _before, _brought = _endless, False, made(), 0
         wanted = storage.pending()
         if not wanted:
@@ -120,7 +144,7 @@ def _run(wanted: Sequence[Value]) -> int:
     """Compute pending values; return how many steps it took."""
     try:
         program = Program.reaching(wanted)
-        _store(program, _execute(program, current()))
+        store(program, _execute(program, current()))
     except Exception:
         _salvage(wanted)
         raise
@@ -132,7 +156,8 @@ def _emit(cause: str, nodes: int, started: float) -> None:
     emit(Flushed(cause, nodes, site_of(user_frames()), seconds))
 
 
-def _store(program: Program, results: Sequence[torch.Tensor]) -> None:
+def store(program: Program, results: Sequence[torch.Tensor]) -> None:
+    """Give a program's outputs their tensors."""
     for value, tensor in zip(program.outputs, results, strict=True):
         if tensor.shape != value.shape or tensor.dtype is not value.dtype:
             step = value.step
@@ -161,7 +186,7 @@ def _salvage(wanted: Sequence[Value]) -> None:
             config = dataclasses.replace(config, min_cluster_size=sys.maxsize)
         try:
             program = Program.reaching(some)
-            _store(program, _execute(program, config))
+            store(program, _execute(program, config))
         except Exception as error:
             if len(wanted) > 1:
                 _salvage(some)
@@ -170,13 +195,22 @@ def _salvage(wanted: Sequence[Value]) -> None:
 
 
 def _execute(program: Program, config: Config) -> Sequence[torch.Tensor]:
-    # The user's modes (a default device, inference mode) are not for what we do inside.
+    family = _family(program, config)
+    inputs = [value.tensor for value in program.inputs]
+    packed = pack([program.numbers[i] for i in sorted(family.varying)])
+    assert family.plan is not None
+    return execute(family.plan, [*inputs, *packed])
+
+
+def execute(plan: Execute, inputs: list[Any]) -> Sequence[torch.Tensor]:
+    """Run a plan; the user's modes (a default device, inference mode) are not for us."""
     with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.no_grad():
-        family = _family(program, config)
-        inputs = [value.tensor for value in program.inputs]
-        packed = pack([program.numbers[i] for i in sorted(family.varying)])
-        assert family.plan is not None
-        return family.plan([*inputs, *packed])
+        return plan(inputs)
+
+
+def plan_of(program: Program) -> Execute:
+    """Return a plan for a program, its numbers constants."""
+    return _build(program, current(), set())
 
 
 def _family(program: Program, config: Config) -> _Family:
@@ -220,12 +254,14 @@ def _build(program: Program, config: Config, varying: set[int]) -> Execute:
 
     if _executor is None:
         raise CaptureError("nobody runs the lazy device", hint="call torch_galley.device() first")
-    return _executor(replay(program, config, varying))
+    with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.no_grad():
+        return _executor(replay(program, config, varying))
 
 
 def on_cpu(tensor: torch.Tensor, cause: str = "read") -> torch.Tensor:
     """Return a tensor's contents as a CPU tensor of the same strides, to be read only."""
     with lock:
+        _check_not_tracing(cause)
         contents = storage.contents_of(tensor)
         if contents.value is not None and contents.value.pending:
             flush(cause)

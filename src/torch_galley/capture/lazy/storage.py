@@ -93,6 +93,11 @@ _set = functools.partial(aten.set_.source_Storage_storage_offset._op_dk, Dispatc
 # The Meta kernels only make the view: they never look at data.
 
 
+def all_contents() -> list[Contents]:
+    """Return what every storage of the device holds."""
+    return list(_contents.values())
+
+
 def empty(layout: Layout) -> torch.Tensor:
     """Return a new tensor of the device, with nothing written to it yet."""
     return _new(layout, None)
