@@ -87,6 +87,31 @@ def sync() -> None:
         flush("sync")
 
 
+def jit(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that records `step` at its first call, and later runs that alone.
+
+    The second call runs no Python of the step: it reads the tensors that the first one read as
+    they are by then, draws new random numbers, and writes where the first one wrote. A call with
+    other shapes, dtypes or Python arguments is recorded anew. What the step reads from elsewhere
+    in Python (a learning rate, an attribute, `model.training`) stays as it was when recorded, and
+    results carry no gradient.
+
+    Example: `step = torch_galley.jit(train_step); loss = step(batch, target)`
+
+    Args:
+        step: a function of xla tensors, numbers, strings, and lists and dicts of these. It may
+            write tensors that it doesn't get as arguments: parameters, an optimizer's state.
+
+    Raises:
+        CaptureError: at a call, for a step that can't be repeated without its Python: it reads a
+            value, writes a CPU tensor, or leaves new tensors behind at each call.
+    """
+    device()
+    from torch_galley.capture.lazy.jit import Jitted  # here: it imports torch
+
+    return Jitted(step)
+
+
 def _execute(captured: Any) -> Any:
     """The lazy device's executor."""
     from torch_galley.pipeline import build  # here: jax is imported at the first flush, no earlier

@@ -20,7 +20,8 @@ _PATH = str(Path(__file__).resolve().parent / "path")
 INSTEAD = {
     "spmd": "there is one device: leave the sharding out, and use the tensors as they are",
     "fsdp": "there is one device: use the model itself",
-    "xla_backend": "there is one process: torch.distributed's 'gloo' does",
+    "xla_backend": "there is one process: leave torch.distributed out",
+    "set_mat_mul_precision": "products are computed in full float32: leave it out",
     "stablehlo": "torch_galley.stages(fn, *args) has the StableHLO of every cluster",
     "get_stablehlo": "torch_galley.stages(fn, *args) has the StableHLO of every cluster",
     "_get_xla_tensors_hlo": "XLA_FLAGS=--xla_dump_hlo_as_text --xla_dump_to=DIR writes the HLO",

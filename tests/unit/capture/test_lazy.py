@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import torch_galley
-from torch_galley.capture.lazy import flush, region
+from torch_galley.capture.lazy import flush, region, segment
 from torch_galley.core.events import Flushed, listen
 
 
@@ -82,6 +82,7 @@ def test_too_much_pending_flushes_by_itself(
     flushes: list[Flushed], xla: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flush, "MAX_PENDING", 20)
+    monkeypatch.setattr(segment, "LENGTH", 6)
     monkeypatch.setattr(flush, "_told", False)
     x = torch.zeros(()).to(xla)
 

@@ -303,6 +303,53 @@ def test_random_state(tx: Any, xm: Any, xla: torch.device) -> None:
         assert torch.equal(first.cpu(), torch.rand(3))
 
 
+def test_eager_mode_runs_each_operation(
+    tx: Any, xla: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GALLEY_MODE", "lazy")
+    x = torch.ones(3, device=xla)
+
+    def flushes() -> float:
+        before = torch_galley.metrics()["flushes"]
+        y = x + 1
+        z = y * 2
+        torch_galley.sync()
+        assert z.tolist() == [4, 4, 4]
+        return torch_galley.metrics()["flushes"] - before
+
+    torch_galley.sync()
+    assert (flushes(), tx.experimental.is_eager_mode()) == (1, False)
+    tx.experimental.eager_mode(True)
+    assert (flushes(), tx.experimental.is_eager_mode()) == (2, True)
+    assert tx.compile(flushes)() == 1
+    with tx.experimental.eager_mode_context(False):
+        assert flushes() == 1
+    tx.experimental.eager_mode(False)
+    assert flushes() == 1
+
+
+def test_gradients_pass_through_collectives(xla: torch.device) -> None:
+    xf = importlib.import_module("torch_xla.core.functions")
+    x = torch.ones(2, device=xla, requires_grad=True)
+    xf.all_gather(xf.all_reduce("sum", x, scale=3.0)).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [3, 3]
+
+
+def test_rate_and_memory(xm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 2.0, 3.0, 3.0, 4.0])
+    monkeypatch.setattr(xm.time, "monotonic", lambda: next(clock))
+    tracker = xm.RateTracker(smooth_factor=0.5)
+    tracker.add(10)
+    assert tracker.rate() == 5
+    tracker.add(10)
+    assert tracker.rate() == 7.5
+    assert tracker.rate() == 7.5
+    assert tracker.global_rate() == 5
+    found = xm.get_memory_info("xla:0")
+    assert 0 < found["bytes_used"] <= found["bytes_limit"]
+
+
 def test_dynamo_bridge(xla: torch.device) -> None:
     bridge = importlib.import_module("torch_xla.core.dynamo_bridge")
     x = torch.ones(3, device=xla)

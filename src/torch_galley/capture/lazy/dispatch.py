@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from torch_galley.capture.lazy import native, overlap, place, storage
-from torch_galley.capture.lazy.flush import after_call, count_recorded, lock
+from torch_galley.capture.lazy.flush import after_call, lock
 from torch_galley.capture.lazy.infer import NoMetaKernel, infer, raise_as_eager
 from torch_galley.capture.lazy.operator import Call, Form, Operator, operator
 from torch_galley.capture.lazy.special import SPECIAL
@@ -80,6 +80,8 @@ def call(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
 
 
 def _ordinary(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if found.op is aten._index_put_impl_.default:  # index_put_, with a flag more for CUDA
+        found, args = operator(aten.index_put_.default), args[:4]
     for i in found.tensors:
         if i < len(args) and not isinstance(args[i], torch.Tensor):
             op, args = _with_numbers(found, args)
@@ -149,16 +151,13 @@ def _remember(key: tuple[Any, ...], known: _Known) -> _Known:
 
 
 def _step(recipe: Recipe, made: Call) -> Step:
-    operands = tuple(map(_operand, made.tensors))
-    count_recorded()
+    operands = tuple(
+        storage.read(tensor)
+        if not tensor.is_cpu
+        else Value.ready(tensor.detach().clone())  # the caller may write it later
+        for tensor in made.tensors
+    )
     return Step(recipe, operands, tuple(made.numbers))
-
-
-def _operand(tensor: torch.Tensor) -> Value:
-    """Return what a step keeps of a tensor."""
-    if tensor.is_cpu:
-        return Value.ready(tensor.detach().clone())  # the caller may write it later
-    return storage.read(tensor)
 
 
 def _function(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -261,6 +260,11 @@ def _know_write(made: Call, tensors: list[torch.Tensor]) -> _Known:
     mirrors = {id(t): _meta_like(t) for t in tensors}
     call_args, call_kwargs = tree_map(lambda a: mirrors.get(id(a), a), (args, kwargs))
     infer(op, call_args, call_kwargs, (args, kwargs))  # eager's checks; resizes out tensors
+    if derived.outs and not derived.factory:
+        plain = {name: arg for name, arg in kwargs.items() if name not in derived.outs}
+        results = tree_leaves(infer(derived.functional, args, plain))
+        if [result.dtype for result in results] != [tensor.dtype for tensor in tensors]:
+            raise_as_eager(op, args, kwargs)  # whether that is allowed differs
     apart = any(overlap.internal(tensor) for tensor in tensors)
     if apart or _narrows(tensors[0].dtype, (args, kwargs)):
         raise_as_eager(op, args, kwargs)  # meta kernels don't mind

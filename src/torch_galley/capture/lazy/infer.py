@@ -85,7 +85,7 @@ def raise_as_eager(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
         if isinstance(arg, torch.Tensor):
             memory = memories.get(arg.untyped_storage()._cdata)
             if memory is None:
-                return torch.zeros(1, dtype=arg.dtype, device="cpu").expand(arg.shape)
+                return torch.zeros((), dtype=arg.dtype, device="cpu").expand(arg.shape)
             empty = torch.empty(0, dtype=arg.dtype, device="cpu")
             place = (arg.storage_offset(), arg.shape, arg.stride())
             return empty.set_(memory.untyped_storage(), *place)

@@ -188,7 +188,7 @@ def _patch_generator() -> None:
 
         def __new__(cls, device: Any = "cpu") -> Any:
             here = torch.device(device).type == "xla"
-            return base.__new__(base, torch.device("cpu") if here else device)
+            return base.__new__(base, torch.device("cpu") if here else device)  # pyright: ignore
 
     torch.Generator = Generator  # type: ignore[misc]
 

@@ -21,7 +21,16 @@ from torch_galley.core.errors import CaptureError
 from torch_galley.core.events import NativeExecuted, emit
 
 _FILLS = frozenset(
-    {"normal_", "uniform_", "random_", "exponential_", "cauchy_", "geometric_", "log_normal_"}
+    {
+        "bernoulli_",
+        "cauchy_",
+        "exponential_",
+        "geometric_",
+        "log_normal_",
+        "normal_",
+        "random_",
+        "uniform_",
+    }
 )
 """In-place draws that never look at what they overwrite."""
 
@@ -38,7 +47,7 @@ def run(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operator now, on the CPU, and return its results on the device."""
     names = [argument.name for argument in op._schema.arguments]
     written = {a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write}
-    blind = op.overloadpacket.__name__ in _FILLS
+    blind = op.overloadpacket.__name__ in _FILLS and op._overloadname != "Tensor"
     given = dict(zip(names, args, strict=False)) | kwargs
     copies: list[tuple[torch.Tensor, torch.Tensor]] = []
     back: dict[int, torch.Tensor] = {}
@@ -80,6 +89,12 @@ def run(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                 hint="move its inputs to the CPU with .cpu(), or report the operator",
             ) from error
     emit(NativeExecuted(1, op))
+    if blind and len(copies) == 1 and torch.Tag.nondeterministic_seeded in op.tags:
+        (target, copy), rest = copies[0], positional[1:]
+        value = Value.ready(copy)
+        value.redraw = lambda: op(torch.empty_like(copy), *rest, **ready)
+        storage.write(target, value)
+        return target
     for device_tensor, copy in copies:
         if device_tensor.shape != copy.shape:
             resize(device_tensor, tuple(copy.shape))

@@ -7,6 +7,7 @@ the start (optimizers change theirs), others once they have been seen to change.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from torch_galley.capture.lazy.trace import Recipe
 
 FOREACH = "_foreach_"
+_EACH = torch._C.DispatchKey.CompositeExplicitAutograd
 _HALF = (torch.float16, torch.bfloat16)
 _SCALAR_TYPES = ("number", "Optional[number]", "List[number]")
 
@@ -99,20 +101,20 @@ class Input:
 def call(recipe: Recipe, operands: Sequence[torch.Tensor], numbers: Sequence[Any]) -> list[Any]:
     """Call a recipe's operator, its numbers Python's or Inputs, and return its results."""
     args, kwargs = recipe.filled(operands, numbers)
-    if recipe.op.overloadpacket.__name__.startswith(FOREACH):
-        count = len(args[0])
-        columns = [arg if isinstance(arg, list) else [arg] * count for arg in args]
-        rows = zip(*columns, strict=True)
-        return [_one(recipe, i, row, kwargs) for i, row in enumerate(rows)]
-    if any(isinstance(number, Input) for number in numbers):
+    foreach = recipe.op.overloadpacket.__name__.startswith(FOREACH)
+    if not any(isinstance(number, Input) for number in numbers):
+        # The kernel for all devices takes a _foreach_ operator apart.
+        op = functools.partial(recipe.op._op_dk, _EACH) if foreach else recipe.op
+        return tree_leaves(op(*args, **kwargs))
+    if not foreach:
         return [_one(recipe, 0, args, kwargs)]
-    return tree_leaves(recipe.op(*args, **kwargs))
+    columns = [arg if isinstance(arg, list) else [arg] * len(args[0]) for arg in args]
+    rows = zip(*columns, strict=True)
+    return [_one(recipe, i, row, kwargs) for i, row in enumerate(rows)]
 
 
 def _one(recipe: Recipe, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = base_name(recipe.op)
-    if not any(isinstance(arg, Input) for arg in (*args, *kwargs.values())):
-        return getattr(torch.ops.aten, name)(*args, **kwargs)
     kind = recipe.kinds[index]
     assert kind is not None
     wide = args[0].dtype if isinstance(args[0], torch.Tensor) else kind[1]

@@ -31,7 +31,9 @@ def replay(program: Program, config: Config, varying: Set[int] = frozenset()) ->
         own = len(program.inputs)
         return _run(program, tensors[:own], numbers, tensors[own:])
 
-    tensors = [*(value.tensor for value in program.inputs), *extra]
+    # Each a tensor of its own: make_fx takes one that comes twice for one input.
+    given = [value.tensor.detach() for value in program.inputs if value.tensor is not None]
+    tensors = [*given, *extra]
     graph = _trace(run, tensors)
     if any(map(_writes, graph.graph.nodes)):
         # A decomposition that writes its own temporaries.

@@ -197,6 +197,8 @@ def _batch_norm(
     ]
     shapes = op(*metas, training, momentum, eps)
     layouts = [storage.Layout(tuple(s.shape), s.stride(), s.dtype) for s in shapes]
+    if not training:  # the CPU saves no statistics then
+        layouts[1:] = [storage.Layout((0,), (1,), like.dtype) for like in layouts[1:]]
     kinds = [(layout.sizes, layout.dtype) for layout in layouts]
     if training and specs[3] is not None and specs[4] is not None:
         op = aten._native_batch_norm_legit_functional.default

@@ -93,6 +93,11 @@ _set = functools.partial(aten.set_.source_Storage_storage_offset._op_dk, Dispatc
 # The Meta kernels only make the view: they never look at data.
 
 
+def all_contents() -> list[Contents]:
+    """Return what every storage of the device holds."""
+    return list(_contents.values())
+
+
 def empty(layout: Layout) -> torch.Tensor:
     """Return a new tensor of the device, with nothing written to it yet."""
     return _new(layout, None)
@@ -184,30 +189,26 @@ def is_whole(tensor: torch.Tensor, contents: Contents) -> bool:
     )
 
 
-def read(tensor: torch.Tensor) -> Value:
+def read(tensor: torch.Tensor, contents: Contents | None = None) -> Value:
     """Return the value that a tensor shows now, recording the view operators it takes."""
-    contents = contents_of(tensor)
+    contents = contents or contents_of(tensor)
     if is_whole(tensor, contents):
-        value = _value(contents)
+        value = contents.value or _value(contents)
     elif tensor.numel() == 0:
         value = _full(tuple(tensor.shape), tensor.dtype)
     else:
         _adapt(contents, tensor)
         value = _read_view(tensor, contents)
-    if tensor.is_conj():
-        value = record(aten._conj_physical.default, (value,), kind=(value.shape, value.dtype))
-    if tensor.is_neg():
-        value = record(aten.neg.default, (value,), kind=(value.shape, value.dtype))
-    return value
+    return _seen_through_bits(tensor, value)
 
 
-def write(tensor: torch.Tensor, value: Value) -> None:
+def write(tensor: torch.Tensor, value: Value, contents: Contents | None = None) -> None:
     """Make a tensor show `value`, of its shape and dtype, from now on; so do all its aliases."""
-    if tensor.is_conj():
-        value = record(aten._conj_physical.default, (value,), kind=(value.shape, value.dtype))
-    if tensor.is_neg():
-        value = record(aten.neg.default, (value,), kind=(value.shape, value.dtype))
-    contents = contents_of(tensor)
+    contents = contents or contents_of(tensor)
+    value = _seen_through_bits(tensor, value)
+    if is_whole(tensor, contents):
+        contents.value = value
+        return
     sizes, strides, offset = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
     if tensor.numel() == 0:
         return
@@ -221,6 +222,15 @@ def write(tensor: torch.Tensor, value: Value) -> None:
         return
     _adapt(contents, tensor)
     _write_view(tensor, contents, value)
+
+
+def _seen_through_bits(tensor: torch.Tensor, value: Value) -> Value:
+    """Apply the conjugation and negation that torch keeps as bits of a tensor."""
+    if value.dtype.is_complex and tensor.is_conj():
+        value = record(aten._conj_physical.default, (value,), kind=(value.shape, value.dtype))
+    if tensor.is_neg():
+        value = record(aten.neg.default, (value,), kind=(value.shape, value.dtype))
+    return value
 
 
 def _value(contents: Contents) -> Value:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from torch_galley.core.errors import CaptureError
 Kind = tuple[tuple[int, ...], torch.dtype]
 """Shape and dtype of a result."""
 
-_step_numbers = count()
+_made = 0
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,9 @@ class Step:
     __slots__ = ("number", "numbers", "operands", "place", "position", "recipe")
 
     def __init__(self, recipe: Recipe, operands: tuple[Value, ...], numbers: tuple[Any, ...] = ()):
-        self.number = next(_step_numbers)
+        global _made
+        _made += 1
+        self.number = _made
         self.recipe, self.operands, self.numbers = recipe, operands, numbers
         self.place: Place = here()
         self.position = -1
@@ -86,6 +87,11 @@ class Step:
     def stack_trace(self) -> str:
         """Return the user's frames as torch.fx keeps them, outermost first."""
         return stack_trace(self.place)
+
+
+def made() -> int:
+    """Return how many steps were ever recorded."""
+    return _made
 
 
 class Value:

@@ -79,7 +79,7 @@ def compile(
 
     @functools.wraps(inner)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with bound():
+        with torch_galley.config(mode="lazy"), bound():
             return inner(*args, **kwargs)
 
     return call

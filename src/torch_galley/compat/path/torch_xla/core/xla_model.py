@@ -3,7 +3,10 @@ identity."""
 
 from __future__ import annotations
 
+import os
+import resource
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -221,9 +224,59 @@ def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> t
     return value.clone() if [0, 0] in map(list, pairs) else torch.zeros_like(value)
 
 
+def collective_broadcast(
+    tensors: Sequence[torch.Tensor],
+    root_ordinal: int = 0,
+    groups: Any = None,
+    pin_layout: bool = True,
+) -> None:
+    """Do nothing: every process has the tensors."""
+
+
 def broadcast_master_param(model: torch.nn.Module) -> None:
     """Run what was recorded: every process has the master's parameters already."""
     torch_galley.sync()
+
+
+def get_memory_info(device: Any = None) -> dict[str, int]:
+    """Return the memory of this process, in which the device's tensors are."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak *= 1 if sys.platform == "darwin" else 1024  # Linux counts in KiB
+    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {"bytes_used": peak, "peak_bytes_used": peak, "bytes_limit": limit}
+
+
+class RateTracker:
+    """Counts samples; tells how many a second, lately and since it was made.
+
+    Args:
+        smooth_factor: how much of the last rate to keep when a new one is taken, 0 to 1.
+    """
+
+    def __init__(self, smooth_factor: float = 0.4):
+        self._smooth = smooth_factor
+        self._start = self._marked = time.monotonic()
+        self._count = self._total = 0.0
+        self._rate = 0.0
+
+    def add(self, count: float) -> None:
+        """Count so many more."""
+        self._count += count
+        self._total += count
+
+    def rate(self) -> float:
+        """Return the rate since it was last asked for, smoothed."""
+        now = time.monotonic()
+        if now > self._marked and self._count:
+            fresh = self._count / (now - self._marked)
+            kept = self._smooth if self._rate else 0.0
+            self._rate = kept * self._rate + (1 - kept) * fresh
+            self._marked, self._count = now, 0.0
+        return self._rate
+
+    def global_rate(self) -> float:
+        """Return the rate since the tracker was made."""
+        return self._total / max(time.monotonic() - self._start, 1e-9)
 
 
 def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:

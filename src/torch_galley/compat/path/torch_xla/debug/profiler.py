@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import jax
@@ -32,6 +33,14 @@ def start_trace(log_dir: str) -> None:
 def stop_trace() -> None:
     """End the trace and write it."""
     jax.profiler.stop_trace()
+
+
+def trace_detached(
+    service_addr: str, logdir: str, duration_ms: int = 1000, num_tracing_attempts: int = 3
+) -> None:
+    """Trace this process from now on, for so long, and write it into a folder meanwhile."""
+    start_trace(logdir)
+    threading.Timer(duration_ms / 1000, stop_trace).start()
 
 
 def __getattr__(name: str) -> Any:
