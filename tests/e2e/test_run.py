@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 MNIST = Path(__file__).parent / "data" / "train_mnist.py"
+TRAINER = Path(__file__).parent / "data" / "train_trainer.py"
 
 
 def galley(*args: str | Path, cwd: Path | None = None, **env: str) -> tuple[int, str, str]:
@@ -132,7 +133,7 @@ def test_the_scripts_own_errors_look_as_under_python(tmp_path: Path, kind: str) 
     [
         ("import torch_xla.core.xla_model as xm; xm.no_such()", "xla_model.no_such isn't provided"),
         ("from torch_xla.runtime import use_spmd", "torch_xla.runtime.use_spmd isn't provided"),
-        ("import torch_xla.distributed.spmd", "the module torch_xla.distributed.spmd isn't"),
+        ("import torch_xla.distributed.fsdp", "the module torch_xla.distributed.fsdp isn't"),
     ],
 )
 def test_what_is_not_there_is_named(tmp_path: Path, line: str, message: str) -> None:
@@ -168,6 +169,24 @@ xm.xla_device = lambda: torch.device("cpu")
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
+
+
+def test_transformers_trainer_trains_as_in_eager(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="transformers' Trainer needs it")
+    told = []
+    for device in ("xla", "cpu"):
+        code, out, err = galley("run", TRAINER, tmp_path / device, device)
+        assert code == 0, err
+        told.append(dict(line.split(": ", 1) for line in out.splitlines() if ": " in line))
+    given, wanted = told
+    assert given["device"] == "xla:0"
+    assert wanted["device"] == "cpu"
+    losses = [[float(loss) for loss in run["losses"].split()] for run in told]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    assert len(losses[0]) == 4
+    assert given["saved"].split()[0] == "cpu"
+    assert float(given["saved"].split()[1]) == pytest.approx(float(given["kept"]))
+    assert float(given["kept"]) == pytest.approx(float(wanted["kept"]), rel=1e-2)
 
 
 def test_a_training_script_trains_as_in_eager(tmp_path: Path) -> None:

@@ -77,7 +77,11 @@ def missing(module: str, name: str) -> NoReturn:
     if name.startswith("__"):
         raise AttributeError(name)
     kind = ImportNotProvided if _asked_by_import() else NameNotProvided
-    raise kind(f"{module}.{name} isn't provided by torch-galley", hint=INSTEAD.get(name, _ELSE))
+    raise kind(f"{module}.{name} isn't provided by torch-galley", hint=_hint(f"{module}.{name}"))
+
+
+def _hint(path: str) -> str:
+    return next((INSTEAD[part] for part in reversed(path.split(".")) if part in INSTEAD), _ELSE)
 
 
 def submodule(package: str, name: str) -> ModuleType:
@@ -110,9 +114,8 @@ class _Missing(importlib.abc.MetaPathFinder):
     ) -> None:
         if not fullname.startswith("torch_xla."):
             return
-        hint = next((INSTEAD[p] for p in fullname.split(".") if p in INSTEAD), _ELSE)
         error = ModuleNotProvided(
-            f"the module {fullname} isn't provided by torch-galley", hint=hint
+            f"the module {fullname} isn't provided by torch-galley", hint=_hint(fullname)
         )
         error.name = fullname  # `from torch_xla import x` goes on to ask the module for x
         raise error

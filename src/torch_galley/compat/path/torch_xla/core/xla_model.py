@@ -14,6 +14,7 @@ import torch
 
 import torch_galley
 from torch_galley.capture.lazy.flush import flush
+from torch_galley.compat import rng
 from torch_galley.compat.finder import missing
 from torch_galley.compat.nested import moved
 from torch_galley.compat.step import add_closure
@@ -126,6 +127,11 @@ def reduce_gradients(
     """Do nothing: the gradients are those of all processes."""
 
 
+def _fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    return [p.grad for p in parameters if p.grad is not None]
+
+
 def save(
     data: Any, file_or_path: Any, master_only: bool = True, global_master: bool = False
 ) -> None:
@@ -142,17 +148,18 @@ def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
     return moved(data, "cpu") if convert else data
 
 
-def get_rng_state(device: Any = None) -> torch.Tensor:
-    """Return the state of torch's generator, from which the xla device draws."""
-    return torch.get_rng_state()
+def get_rng_state(device: Any = None) -> int:
+    """Return a number for the state of torch's generator, from which the xla device draws."""
+    return rng.get_state()
 
 
-def set_rng_state(seed: int | torch.Tensor, device: Any = None) -> None:
-    """Seed torch's generator, or give it a state that get_rng_state returned."""
-    if isinstance(seed, torch.Tensor):
-        torch.set_rng_state(seed)
-    else:
-        torch.manual_seed(seed)
+def set_rng_state(seed: int, device: Any = None) -> None:
+    """Bring back a state that get_rng_state returned, or seed the generator."""
+    rng.set_state(int(seed))
+
+
+def set_replication(device: Any, devices: Any) -> None:
+    """Do nothing: there is one device."""
 
 
 def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> list[bytes]:
@@ -242,8 +249,12 @@ def get_memory_info(device: Any = None) -> dict[str, int]:
     """Return the memory of this process, in which the device's tensors are."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     peak *= 1 if sys.platform == "darwin" else 1024  # Linux counts in KiB
-    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {"bytes_used": peak, "peak_bytes_used": peak, "bytes_limit": limit}
+    page, used = os.sysconf("SC_PAGE_SIZE"), peak
+    if os.path.exists("/proc/self/statm"):
+        with open("/proc/self/statm") as file:
+            used = int(file.read().split()[1]) * page
+    limit = page * os.sysconf("SC_PHYS_PAGES")
+    return {"bytes_used": used, "peak_bytes_used": peak, "bytes_limit": limit}
 
 
 class RateTracker:
