@@ -39,7 +39,6 @@ def main():
         save_steps=4,
         report_to=[],
         disable_tqdm=True,
-        use_cpu="cpu" in sys.argv,
     )
     trainer = Trainer(BertForSequenceClassification(config), args, train_dataset=Rows(32))
     trainer.train()

@@ -9,7 +9,6 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,13 +25,8 @@ PATH = Path(inspect.getfile(finder.install)).parent / "path"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _installed() -> Iterator[None]:
-    path, finders = list(sys.path), list(sys.meta_path)
+def _installed(forgets_torch_xla: None) -> None:
     finder.install()
-    yield
-    sys.path[:], sys.meta_path[:] = path, finders
-    for name in [name for name in sys.modules if name.split(".")[0] == "torch_xla"]:
-        del sys.modules[name]
 
 
 @pytest.fixture
@@ -79,11 +73,7 @@ def test_every_module_has_its_submodules_and_a_clear_end(tx: Any) -> None:
             "torch_xla.core.xla_model.get_stablehlo isn't",
             "torch_galley.stages",
         ),
-        (
-            "import torch_xla.distributed.spmd as xs",
-            "torch_xla.distributed.spmd isn't",
-            "one device",
-        ),
+        ("from torch_xla.distributed.spmd import Mesh", "spmd.Mesh isn't", "one device"),
         ("import torch_xla.distributed.fsdp.wrap", "torch_xla.distributed.fsdp isn't", "the model"),
         ("from torch_xla.stablehlo import x", "torch_xla.stablehlo isn't", "torch_galley.stages"),
     ],
@@ -299,7 +289,10 @@ def test_the_page_tells_what_is_there() -> None:
     rows = re.findall(r"^\| `([\w.]+)\.(\w+)` \| \d+ \| \d+ \| (.*) \|$", page, re.M)
     assert len(rows) > 60
     for name, attribute, here in rows:
-        there = hasattr(importlib.import_module(name), attribute)
+        try:
+            there = hasattr(importlib.import_module(name), attribute)
+        except ImportError:
+            there = False
         assert there is not here.startswith("**no**"), f"{name}.{attribute}"
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.optim import SGD, Adam, AdamW
+import torch
 
 from torch_galley.compat.finder import missing
 
-__all__ = ["SGD", "Adam", "AdamW"]
+SGD, Adam, AdamW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
 
 
 def __getattr__(name: str) -> Any:
