@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch_galley.core.errors import CaptureError
 
 import torch_galley
+from torch_galley.core.errors import CaptureError
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "plain": lambda p, dev: torch.optim.SGD(p, lr=0.1),

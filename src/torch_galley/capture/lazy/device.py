@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import Any
 
 import torch
 from torch.utils.backend_registration import rename_privateuse1_backend
 
 from torch_galley.capture.lazy import autocast, dispatch, files, rnn
-from torch_galley.capture.lazy.flush import Executor, use_executor
+from torch_galley.capture.lazy.flush import Executor, after_fork, use_executor
 from torch_galley.capture.lazy.module import Module, patch_torch
 from torch_galley.core.errors import CaptureError, ConfigError
 
@@ -57,7 +58,9 @@ def register(executor: Executor) -> None:
     # Without this, Module.to() makes new parameters and tied weights come apart.
     torch.__future__.set_swap_module_params_on_conversion(True)
     dispatch.enter_thread()
-    os.register_at_fork(after_in_child=dispatch.after_fork)
+    os.register_at_fork(after_in_child=after_fork)
+    # jax warns at each fork; what it warns of, XLA in the child, is an error of ours.
+    warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
     _kept.extend([module, hook, guard])
     _kept.extend([*dispatch.install(), *autocast.install(), *rnn.install(), *_refuse()])
     _kept.extend(files.patch_torch())

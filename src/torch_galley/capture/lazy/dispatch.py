@@ -17,12 +17,11 @@ from torch._ops import OpOverload
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from torch_galley.capture.lazy import native, overlap, place, storage
-from torch_galley.capture.lazy.flush import after_call, lock
+from torch_galley.capture.lazy.flush import after_call, check_process, lock
 from torch_galley.capture.lazy.infer import NoMetaKernel, infer, raise_as_eager
 from torch_galley.capture.lazy.operator import Call, Form, Operator, operator
 from torch_galley.capture.lazy.special import SPECIAL
 from torch_galley.capture.lazy.trace import Recipe, Step, Value
-from torch_galley.core.errors import CaptureError
 
 aten = torch.ops.aten
 
@@ -35,13 +34,6 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-_in_child = False
-
-
-def after_fork() -> None:
-    """Note that this process is a fork's child, where XLA's threads don't exist."""
-    global _in_child
-    _in_child = True
 
 
 def enter_thread() -> None:
@@ -58,11 +50,7 @@ def call(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """Record or run one operator call: the kernel of every operator of the device."""
     if not _thread.ready:
         enter_thread()
-    if _in_child:
-        raise CaptureError(
-            f"{op} on an xla tensor in a forked process",
-            hint="start the process with the 'spawn' method, or keep its tensors on the CPU",
-        )
+    check_process()
     with lock:
         outermost = place.enter()
         try:
@@ -92,6 +80,8 @@ def _ordinary(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             return _function(found, args, kwargs)
         if found.form is Form.VIEW:
             return _view(found, args, kwargs)
+        if found.form is Form.RESHAPE:
+            return _reshape(found, args, kwargs)
         if found.form is Form.WRITE and found.derived is not None:
             return _write(found, args, kwargs)
     except NoMetaKernel:
@@ -221,6 +211,14 @@ def _mirror(tensor: torch.Tensor) -> torch.Tensor:
     count = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
     memory = torch.empty(count, dtype=tensor.dtype, device="meta")
     return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def _reshape(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    tensor, mirror = args[0], _mirror(args[0])
+    infer(found.op, (mirror, *args[1:]), kwargs, (args, kwargs))
+    layout = storage.Layout.of(mirror)
+    storage.reshape_in_place(tensor, tensor.untyped_storage(), layout)
+    return tensor
 
 
 def _write(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

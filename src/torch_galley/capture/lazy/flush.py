@@ -43,6 +43,7 @@ _endless = False
 """Whether there was too much since the last sync or read, so that it runs in pieces."""
 _told = False
 _tracing = False
+_in_child = False
 
 
 @dataclass
@@ -56,6 +57,21 @@ class _Family:
 
 
 _families: OrderedDict[tuple[Any, ...], _Family] = OrderedDict()
+
+
+def after_fork() -> None:
+    """Note that this process is a fork's child, where XLA's threads don't exist."""
+    global _in_child, lock
+    _in_child, lock = True, threading.RLock()  # another thread may have held the old one
+
+
+def check_process() -> None:
+    """Raise in a fork's child."""
+    if _in_child:
+        raise CaptureError(
+            "the xla device was used in a forked process, where XLA doesn't run",
+            hint="start the process with the 'spawn' method, or keep its tensors on the CPU",
+        )
 
 
 def use_executor(executor: Executor) -> None:
@@ -127,6 +143,7 @@ def _check_not_tracing(cause: str) -> None:
 def flush(cause: str) -> None:
     """Compute every pending value that can still be read; does nothing if there is none."""
     global _before, _brought, _endless
+    check_process()
     with lock:
         _check_not_tracing(cause)
         pieces, _endless, _before, _brought = _endless, False, made(), 0

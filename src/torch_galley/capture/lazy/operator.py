@@ -28,6 +28,8 @@ class Form(Enum):
     WRITE = auto()
     NATIVE = auto()
     """Draws random numbers, or has a result whose shape hangs on data."""
+    RESHAPE = auto()
+    """Makes its argument another view of its storage: t_, squeeze_, ..."""
     FUNCTION = auto()
 
 
@@ -54,6 +56,8 @@ class Operator:
         dynamic = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
         if torch.Tag.nondeterministic_seeded in tags or dynamic & set(tags):
             return Form.NATIVE
+        if torch.Tag.inplace_view in tags:
+            return Form.RESHAPE
         if self.written:
             return Form.WRITE
         if any(r.alias_info and not r.alias_info.is_write for r in schema.returns):
