@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import torch_galley
-from torch_galley.capture.lazy import flush, region
+from torch_galley.capture.lazy import flush, region, segment
 from torch_galley.core.events import Flushed, listen
 
 
@@ -82,9 +82,19 @@ def test_too_much_pending_flushes_by_itself(
     flushes: list[Flushed], xla: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flush, "MAX_PENDING", 20)
+    monkeypatch.setattr(segment, "LENGTH", 6)
+    monkeypatch.setattr(flush, "_told", False)
     x = torch.zeros(()).to(xla)
-    for _ in range(50):
-        x = x + 1
+
+    def count() -> torch.Tensor:
+        total = x
+        for _ in range(50):
+            total = total + 1
+        return total
+
+    with pytest.warns(UserWarning, match="without a sync") as told:
+        x = count()
+    assert len(told) == 1
     assert [event.cause for event in flushes] == ["limit", "limit"]
     assert x.item() == 50
 
@@ -308,15 +318,21 @@ def test_a_failing_flush_fails_once(xla: torch.device) -> None:
     del fine
 
 
-def test_what_is_missing_is_named(xla: torch.device) -> None:
-    with (
-        pytest.raises(torch_galley.errors.CaptureError, match="autocast"),
-        torch.autocast("xla", torch.bfloat16),
-    ):
-        torch.ones(2, 2, device=xla) @ torch.ones(2, 2, device=xla)
-    with pytest.raises(torch_galley.errors.CaptureError, match=r"torch\.xla\.Stream"):
-        torch.xla.Stream()  # type: ignore[attr-defined]
-    assert not hasattr(torch.xla, "Stream")  # type: ignore[attr-defined]
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (lambda: torch.ones(2).to("xla:1"), "no xla:1"),
+        (lambda: torch.ones(2, device="xla:1"), "no xla:1"),
+        (lambda: torch.ones(2, 2, device="xla").to_sparse(), "sparse_coo"),
+        (lambda: torch.ones(2, 2).to_sparse().to("xla"), "dense tensors only"),
+        (lambda: torch.xla.no_such_thing, r"torch\.xla\.no_such_thing"),  # type: ignore[attr-defined]
+    ],
+)
+def test_what_is_missing_is_named(
+    program: Callable[[], object], words: str, xla: torch.device
+) -> None:
+    with pytest.raises(torch_galley.errors.CaptureError, match=words):
+        program()
 
 
 def test_regions_show_what_strides_do() -> None:
