@@ -103,6 +103,7 @@ def compile(lowered: Lowered) -> Compiled:
         hint = "lower its cluster again: lower(it.cluster, it.arguments, {}, it.config)"
         raise ToolError("a Lowered that was loaded can't be compiled", hint=hint)
     start_client()
+    flags.check_unchanged()
     started = time.perf_counter()
     doing = f"XLA could not compile {lowered.name}"
     try:
@@ -137,6 +138,7 @@ def start_client() -> None:
     if not _client_is_running():
         flags.prepare()
     jax.devices()
+    flags.taken()
 
 
 def _client_is_running() -> bool:
