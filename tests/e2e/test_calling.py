@@ -1,7 +1,9 @@
-"""The ways in which a compiled model is called: threads, modes, gradients, shared and new memory."""
+"""The ways in which a model is called: threads, modes, gradients, shared and new memory."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -113,7 +115,7 @@ def test_a_buffer_bound_anew_between_calls(galley):
             model.scale.data = torch.randn(4)
             torch.testing.assert_close(compiled(IDS), model(IDS))
     assert executions() == 9
-    assert torch_galley.metrics()["compiles"] == 1
+    assert torch_galley.metrics()["compiles"] <= 1  # 0 if an earlier test compiled it
 
 
 def test_a_parameter_bound_anew_between_calls(galley):
@@ -128,3 +130,25 @@ def test_a_parameter_bound_anew_between_calls(galley):
             model.load_state_dict({name: t * 2 for name, t in model.state_dict().items()})
             torch.testing.assert_close(compiled(IDS), model(IDS))
     assert executions() == 9
+
+
+def test_a_forked_child_runs_natively() -> None:
+    """XLA's threads stay with the parent: what it compiled, and anything new, runs in torch."""
+    code = (
+        "import os, signal, torch, torch_galley as g\n"
+        "def function(x): return (x @ x).sin() + 1\n"
+        "def other(x): return (x * 2).cos() - x\n"
+        "def compiled(f): return torch.compile(f, backend='galley')\n"
+        "mine, x = compiled(function), torch.randn(512, 512)\n"
+        "wanted = mine(x)\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    signal.alarm(120)\n"  # a hang is a failure
+        "    torch.set_num_threads(1)\n"  # OpenMP's threads stay with the parent too
+        "    g.reset_metrics()\n"
+        "    torch.testing.assert_close(mine(x), wanted, rtol=1e-3, atol=1e-3)\n"
+        "    torch.testing.assert_close(compiled(other)(x), other(x))\n"
+        "    os._exit(0 if g.metrics()['executions'] == 0 else 3)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0\n"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -16,7 +17,7 @@ import torch
 
 from torch_galley.compile import flags, save
 from torch_galley.compile.engine import Engine, Executable, engine
-from torch_galley.core.errors import CompileError, GalleyError, ToolError
+from torch_galley.core.errors import CompileError, ConfigError, GalleyError, ToolError
 from torch_galley.core.events import ClusterCompiled, emit
 from torch_galley.core.site import Site
 from torch_galley.core.spec import PLATFORM
@@ -128,16 +129,38 @@ def xla_error(
     return kind(f"{doing}: {first}", site=site, hint=hint, status=status)
 
 
+forked = False
+"""Whether this process was forked from one that had started XLA, whose threads did not come along:
+compiling, and large operations, would wait for them for ever. Everything runs natively here."""
+
+
+def _in_forked_child() -> None:
+    global forked
+    forked = _client_is_running()
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
+
+
 @cache
 def start_client() -> None:
     """Start XLA's client once, with XLA_FLAGS as they are now.
 
     Raises:
-        ConfigError: XLA refuses them.
+        ConfigError: XLA refuses XLA_FLAGS, or jax finds none of the platforms it is told to use.
     """
     if not _client_is_running():
         flags.prepare()
-    jax.devices()
+    try:
+        jax.devices("cpu")
+    except Exception as error:  # RuntimeError for most, AssertionError without a word for some
+        platforms = os.environ.get("JAX_PLATFORMS")
+        raise ConfigError(
+            f"jax can't start its cpu platform: {str(error) or type(error).__name__}",
+            hint=f"JAX_PLATFORMS is {platforms!r}; unset it, or let it contain cpu"
+            if platforms
+            else None,
+        ) from error
     flags.taken()
 
 
@@ -148,8 +171,8 @@ def _client_is_running() -> bool:
 
 
 def has_device(device: torch.device) -> bool:
-    """Whether jax has the counterpart of a torch device."""
-    return device.type in PLATFORM and _platform_exists(PLATFORM[device.type])
+    """Whether jax has the counterpart of a torch device. None has in a forked process."""
+    return not forked and device.type in PLATFORM and _platform_exists(PLATFORM[device.type])
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,21 +67,14 @@ class Samples:
 
 
 _lock = threading.Lock()
-_values: dict[str, float] = {}
-_samples: dict[str, Samples] = {}
+_values: defaultdict[str, float] = defaultdict(int)
+_samples: defaultdict[str, Samples] = defaultdict(Samples)
 _native: Counter[str] = Counter()
 
 
 def _of(event: Event) -> dict[str, float]:
     """Return what an event adds to the counters."""
     match event:
-        case events.PlanExecuted(plan=plan, seconds=seconds):
-            return {
-                "graph_runs": 1,
-                "executions": len(plan.clustered.clusters),
-                "native_ops": plan.natives,
-                "execute_seconds": seconds,
-            }
         case events.NativeExecuted(count=count):
             return {"native_ops": count}
         case events.CacheHit():
@@ -111,33 +104,38 @@ def _of(event: Event) -> dict[str, float]:
             return {}
 
 
-def _natives(event: Event) -> list[str]:
-    """Return the names of the operators that an event ran outside XLA."""
-    match event:
-        case events.PlanExecuted(plan=plan) if plan.natives:
-            return [_name(node.target) for node in plan.clustered.native]
-        case events.NativeExecuted(op=op) if op is not None:
-            return [_name(op)]
-        case _:
-            return []
-
-
 def _name(op: Any) -> str:
     schema = getattr(op, "_schema", None)
     return schema.name if schema is not None else getattr(op, "__name__", str(op))
 
 
+def _add_sample(name: str, by: float) -> None:
+    samples = _samples[name]
+    samples.count += 1
+    samples.total += by
+    samples.recent.append((time.time(), by))
+
+
 def _on_event(event: Event) -> None:
-    added, natives = _of(event), _natives(event)
-    now = time.time()
+    if type(event) is events.PlanExecuted:  # the one event that must cost next to nothing
+        plan = event.plan
+        with _lock:
+            _values["graph_runs"] += 1
+            _values["executions"] += plan.executions
+            _values["execute_seconds"] += event.seconds
+            _add_sample("execute_seconds", event.seconds)
+            if plan.natives:
+                _values["native_ops"] += plan.natives
+                _native.update(_name(node.target) for node in plan.clustered.native)
+        return
+    added = _of(event)
     with _lock:
         for name, by in added.items():
-            _values[name] = _values.get(name, 0) + by
+            _values[name] += by
             if name in SAMPLED:
-                samples = _samples.setdefault(name, Samples())
-                samples.count, samples.total = samples.count + 1, samples.total + by
-                samples.recent.append((now, by))
-        _native.update(natives)
+                _add_sample(name, by)
+        if type(event) is events.NativeExecuted and event.op is not None:
+            _native[_name(event.op)] += event.count
 
 
 def fusions(hlo: str) -> int:

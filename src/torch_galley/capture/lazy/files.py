@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import _utils
 
 from torch_galley.capture.lazy.flush import on_cpu
 
@@ -23,19 +24,19 @@ def patch_torch() -> list[torch.library.Library]:
 
 
 def _patch_pickling() -> None:
-    reduce, location = torch.Tensor._reduce_ex_internal, torch._utils._get_restore_location
+    reduce, location = torch.Tensor._reduce_ex_internal, _utils._get_restore_location
 
     def _reduce_ex_internal(self: torch.Tensor, proto: int) -> Any:
         if self.device.type != "xla":
             return reduce(self, proto)
-        rebuild = torch._utils._rebuild_device_tensor_from_cpu_tensor
+        rebuild = _utils._rebuild_device_tensor_from_cpu_tensor
         return rebuild, (on_cpu(self, "save"), self.dtype, None, self.requires_grad)
 
     def _get_restore_location(device: Any) -> Any:
         return location("xla:0" if device is None else device)
 
     torch.Tensor._reduce_ex_internal = _reduce_ex_internal  # type: ignore[method-assign]
-    torch._utils._get_restore_location = _get_restore_location
+    _utils._get_restore_location = _get_restore_location
 
 
 def _patch_data_ptr() -> None:
