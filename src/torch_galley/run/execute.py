@@ -15,7 +15,7 @@ of the caller from changing an earlier result:
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +24,13 @@ from torch import fx
 
 from torch_galley.capture.fx import is_shape_number
 from torch_galley.cluster.partition import Clustered, XlaCluster
-from torch_galley.core.events import PlanExecuted, emit
+from torch_galley.compile import client
+from torch_galley.core.events import NativeExecuted, PlanExecuted, emit
 from torch_galley.lower.symbol import bind, mentions_symbols, value_of
 from torch_galley.run.step import ClusterStep, GetExecutable, NativeStep, Step, as_torch
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Instruction:
     """A step and the slots that it reads, writes and is the last to need."""
 
@@ -49,6 +50,8 @@ class Plan:
     def __init__(self, clustered: Clustered, executable: GetExecutable):
         self.clustered = clustered
         self.executable = executable
+        self.executions = len(clustered.clusters)
+        """Executables that one run runs."""
         self.natives = len(clustered.native)
         """Operator calls that one run makes outside XLA."""
         graph = clustered.captured.graph
@@ -56,13 +59,23 @@ class Plan:
         nodes = sorted(graph.graph.nodes, key=lambda node: node.op != "placeholder")
         self._slot = {node: slot for slot, node in enumerate(nodes)}
         self._inputs = [node for node in nodes if node.op == "placeholder"]
-        self._constants = {
-            self._slot[node]: _attribute(graph, str(node.target))
-            for node in nodes
-            if node.op == "get_attr"
-        }
         (output,) = (node for node in nodes if node.op == "output")
         self._result: Sequence[Any] = output.args[0]
+        others = [_constant(graph, node) for node in nodes[len(self._inputs) :]]
+        plain = [item for item in self._result if not isinstance(item, fx.Node)]
+        self._rest = others + plain
+        """What the slots behind the inputs' hold when a call begins."""
+        behind = iter(range(len(nodes), len(nodes) + len(plain)))
+        self._leave = [
+            self._slot[item] if isinstance(item, fx.Node) else next(behind) for item in self._result
+        ]
+        """The slots of the results."""
+        self._numbers = [
+            (self._slot[item], item.meta["val"])
+            for item in self._result
+            if isinstance(item, fx.Node) and is_shape_number(item)
+        ]
+        """Results that follow from sizes and are computed by no step."""
         self._symbolic = any(mentions_symbols(node.meta.get("val")) for node in nodes)
         self.instructions = self._instructions()
 
@@ -70,9 +83,12 @@ class Plan:
         kept: set[fx.Node] = set()
         fx.map_arg(self._result, kept.add)
         made: list[tuple[Step, Sequence[fx.Node], Sequence[fx.Node]]] = []
+        read_by_clusters = {n for cluster in self.clustered.clusters for n in cluster.inputs}
         for part in self.clustered.steps:
             if isinstance(part, XlaCluster):
-                made.append((ClusterStep(part, self.executable), part.inputs, part.outputs))
+                stays = [node in read_by_clusters for node in part.outputs]
+                step = ClusterStep(part, self.executable, stays)
+                made.append((step, part.inputs, part.outputs))
             else:
                 native = NativeStep(part)
                 made.append((native, native.inputs, (part,)))
@@ -89,10 +105,10 @@ class Plan:
         ]
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
+        if client.forked:
+            return self._natively(inputs)
         started = time.perf_counter()
-        slots = inputs + [None] * (len(self._slot) - len(inputs))
-        for slot, constant in self._constants.items():
-            slots[slot] = constant
+        slots = inputs + self._rest
         bindings: dict[Any, Any] = {}
         if self._symbolic:
             for node, value in zip(self._inputs, inputs, strict=True):
@@ -105,20 +121,25 @@ class Plan:
                 slots[slot] = result
             for slot in instruction.frees:
                 slots[slot] = None
-        result = [self._output(item, slots, bindings) for item in self._result]
+        for slot, val in self._numbers:
+            slots[slot] = value_of(val, bindings)
+        result = [as_torch(slots[slot]) for slot in self._leave]
         emit(PlanExecuted(self, time.perf_counter() - started))
         return result
 
-    def _output(self, item: Any, slots: list[Any], bindings: Mapping[Any, Any]) -> Any:
-        if not isinstance(item, fx.Node):
-            return item
-        value = slots[self._slot[item]]
-        if value is None and is_shape_number(item):
-            return value_of(item.meta["val"], bindings)
-        return as_torch(value)
+    def _natively(self, inputs: list[Any]) -> list[Any]:
+        """Run the captured graph in torch, as a process must that was forked from one with XLA."""
+        given = list(inputs)
+        inputs.clear()
+        emit(NativeExecuted(self.clustered.operations))
+        return list(self.clustered.captured.graph(*given))
 
 
-def _attribute(module: torch.nn.Module, path: str) -> Any:
-    for part in path.split("."):
-        module = getattr(module, part)
-    return module
+def _constant(module: torch.nn.Module, node: fx.Node) -> Any:
+    """Return the value of a get_attr node, None for any other."""
+    if node.op != "get_attr":
+        return None
+    found: Any = module
+    for part in str(node.target).split("."):
+        found = getattr(found, part)
+    return found

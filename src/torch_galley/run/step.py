@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import torch
@@ -23,7 +22,7 @@ from torch_galley.lower.symbol import (
     mentions_symbols,
     value_of,
 )
-from torch_galley.run.buffer import is_view_of, to_jax, to_torch
+from torch_galley.run.buffer import is_view_of, to_jax
 
 GetExecutable = Callable[[XlaCluster, tuple[Argument, ...], Bindings], Compiled]
 """Finds or makes the executable for a cluster and given inputs."""
@@ -43,9 +42,16 @@ class OnDevice:
     def tensor(self) -> torch.Tensor:
         """Return it as a tensor, waiting for it. The same one each time."""
         if self._tensor is None:
-            layout, shape = self.argument.layout, self.argument.spec.shape
-            self._tensor = to_torch(self.array, layout, shape, self.engine)
+            self._tensor = as_tensor(self.array, self.argument, self.engine)
         return self._tensor
+
+
+def as_tensor(array: Any, argument: Argument, engine: Engine) -> torch.Tensor:
+    """Return a cluster's result as a tensor of eager's strides, waiting for it."""
+    tensor = engine.take(array)
+    if argument.layout is None:
+        return tensor
+    return argument.layout.unpack(tensor, argument.spec.shape)
 
 
 def as_torch(value: Any) -> Any:
@@ -61,27 +67,23 @@ class Step(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class _Ready:
-    """What the last call found out, so that the next one with equal inputs need not."""
-
-    bindings: dict[Any, Any]
-    slots: list[_Slot]
-    compiled: Compiled
-
-
 class ClusterStep:
-    """Bring the inputs to XLA, run the executable, leave its results on the device."""
+    """Bring the inputs to XLA and run the executable.
 
-    def __init__(self, cluster: XlaCluster, executable: GetExecutable):
+    Results that another cluster reads stay on the device, those for torch alone are tensors.
+    """
+
+    def __init__(self, cluster: XlaCluster, executable: GetExecutable, stays: Sequence[bool]):
         self.cluster = cluster
+        self._stays = stays
+        self._any_stays = any(stays)
         self._executable = executable
         self._symbols = cluster_symbols(cluster)
         self._ready: _Ready | None = None
 
-    def __call__(self, values: list[Any], bindings: Bindings) -> list[OnDevice]:
+    def __call__(self, values: list[Any], bindings: Bindings) -> list[Any]:
         compiled, arrays = self.bring(values, bindings)
-        return self.run(compiled, arrays)
+        return self.give(compiled, self.run(compiled, arrays))
 
     def bring(self, values: list[Any], bindings: Bindings) -> tuple[Compiled, list[Any]]:
         """Return the executable for the present inputs, and these as arrays."""
@@ -89,14 +91,14 @@ class ClusterStep:
         if ready is None or (self._symbols and ready.bindings != self._own(bindings)):
             ready = self._make_ready(values, bindings)
         while True:
-            arrays = [slot.array(value) for slot, value in zip(ready.slots, values, strict=True)]
-            if None not in arrays:
+            arrays = ready.arrays(values)
+            if arrays is not None:
                 return ready.compiled, arrays
             ready = self._make_ready(values, bindings)  # an input is not as it was
 
-    def run(self, compiled: Compiled, arrays: list[Any]) -> list[OnDevice]:
+    def run(self, compiled: Compiled, arrays: list[Any]) -> Sequence[Any]:
         """Run the executable; raise what eager would have raised if a check failed."""
-        lowered, engine = compiled.lowered, compiled.engine
+        lowered = compiled.lowered
         try:
             results = compiled.executable(arrays)
             if lowered.checks:
@@ -104,9 +106,18 @@ class ClusterStep:
         except jax.errors.JaxRuntimeError as error:
             doing = f"{self.cluster.name} failed"
             raise xla_error(error, RunError, doing, lowered.first_site) from error
+        return results
+
+    def give(self, compiled: Compiled, results: Sequence[Any]) -> list[Any]:
+        """Return the executable's results as the plan wants them."""
+        lowered, engine = compiled.lowered, compiled.engine
+        if not self._any_stays and lowered.plain_results:
+            return [engine.take(array) for array in results[: len(self._stays)]]
         # Not strict: the verdict of the checks is one result more.
-        pairs = zip(results, lowered.results, strict=False)
-        return [OnDevice(array, argument, engine) for array, argument in pairs]
+        return [
+            OnDevice(array, argument, engine) if stays else as_tensor(array, argument, engine)
+            for array, argument, stays in zip(results, lowered.results, self._stays, strict=False)
+        ]
 
     @property
     def compiled(self) -> Compiled | None:
@@ -132,10 +143,68 @@ class ClusterStep:
         return ready
 
 
+class _Ready:
+    """What the last call found out, so that the next one with equal inputs need not."""
+
+    __slots__ = ("_kept", "_slots", "bindings", "compiled")
+
+    def __init__(self, bindings: dict[Any, Any], slots: list[_Slot], compiled: Compiled):
+        self.bindings = bindings
+        self.compiled = compiled
+        self._slots = slots
+        self._kept: _Kept | None = None
+
+    def arrays(self, values: list[Any]) -> list[Any] | None:
+        """Return the inputs as arrays, None if one is not like those this was made for."""
+        kept = self._kept
+        if kept is None or [values[place].data_ptr() for place in kept.places] != kept.addresses:
+            return self._all_anew(values)
+        arrays = kept.arrays.copy()
+        for place, slot in kept.others:
+            array = slot.array(values[place])
+            if array is None:
+                return None
+            arrays[place] = array
+        return arrays
+
+    def _all_anew(self, values: list[Any]) -> list[Any] | None:
+        arrays = [slot.array(value) for slot, value in zip(self._slots, values, strict=True)]
+        if any(array is None for array in arrays):
+            return None
+        places = [
+            place
+            for place, (value, array) in enumerate(zip(values, arrays, strict=True))
+            if isinstance(value, torch.nn.Parameter) and is_view_of(array, value)
+        ]
+        self._kept = _Kept(
+            places,
+            [values[place].data_ptr() for place in places],
+            [array if place in places else None for place, array in enumerate(arrays)],
+            [(place, slot) for place, slot in enumerate(self._slots) if place not in places],
+        )
+        return arrays
+
+
+class _Kept(NamedTuple):
+    """Arrays of parameters, which are as good at the next call.
+
+    An array that views the very memory shows whatever was written there meanwhile. It also keeps
+    that memory alive, so that an equal address is the same memory; and a parameter lives as long
+    as we do. That its shape is still the same is guarded by who calls us.
+    """
+
+    places: list[int]
+    addresses: list[int]
+    arrays: list[Any]
+    """One for each input, None for those that are not kept."""
+    others: list[tuple[int, _Slot]]
+    """The inputs that are not kept."""
+
+
 class _Slot:
     """One input of a cluster: what it must be like, and the way to its array."""
 
-    __slots__ = ("_address", "_argument", "_engine", "_kept", "_plain", "_shape", "_stride")
+    __slots__ = ("_argument", "_engine", "_plain", "_shape", "_stride")
 
     def __init__(self, value: Any, argument: Argument, engine: Engine):
         self._argument = argument
@@ -145,8 +214,6 @@ class _Slot:
         self._plain = (
             isinstance(value, torch.Tensor) and value.is_contiguous() and 1 not in self._shape
         )
-        self._address = 0
-        self._kept: Any = None
 
     def array(self, value: Any) -> Any:
         """Return the array for a value, None if it is not like the one this slot was made for."""
@@ -154,21 +221,12 @@ class _Slot:
             # Usually the very object, since it comes from another cluster's Lowered.
             same = value.argument is self._argument or value.argument == self._argument
             return value.array if same else None
-        if self._kept is not None and value.data_ptr() == self._address:
-            return self._kept
         if value.stride() != self._stride or value.shape != self._shape:
             return None
         ordinary = type(value) is torch.Tensor and not value.requires_grad
         if self._plain and ordinary and not value.is_neg() and not value.is_conj():
             return self._engine.bring(value)  # what to_jax comes down to
-        array = to_jax(value, self._argument.layout, self._engine)
-        if isinstance(value, torch.nn.Parameter) and is_view_of(array, value):
-            # An array that views the very memory is as good at the next call, whatever was
-            # written there meanwhile. It also keeps that memory alive, so that an equal address
-            # is the same memory; and a parameter lives as long as we do. That its shape is still
-            # the same is guarded by who calls us.
-            self._address, self._kept = value.data_ptr(), array
-        return array
+        return to_jax(value, self._argument.layout, self._engine)
 
 
 class NativeStep:
