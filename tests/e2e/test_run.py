@@ -171,6 +171,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_transformers_trainer_trains_as_in_eager(tmp_path: Path) -> None:
     pytest.importorskip("accelerate", reason="transformers' Trainer needs it")
     plain = [sys.executable, TRAINER, tmp_path / "cpu"]

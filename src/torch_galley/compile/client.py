@@ -104,6 +104,7 @@ def compile(lowered: Lowered) -> Compiled:
         hint = "lower its cluster again: lower(it.cluster, it.arguments, {}, it.config)"
         raise ToolError("a Lowered that was loaded can't be compiled", hint=hint)
     start_client()
+    flags.check_unchanged()
     started = time.perf_counter()
     doing = f"XLA could not compile {lowered.name}"
     try:
@@ -146,7 +147,7 @@ def start_client() -> None:
     """Start XLA's client once, with XLA_FLAGS as they are now.
 
     Raises:
-        ConfigError: XLA refuses them, or jax finds none of the platforms that it is told to use.
+        ConfigError: XLA refuses XLA_FLAGS, or jax finds none of the platforms it is told to use.
     """
     if not _client_is_running():
         flags.prepare()
@@ -160,6 +161,7 @@ def start_client() -> None:
             if platforms
             else None,
         ) from error
+    flags.taken()
 
 
 def _client_is_running() -> bool:

@@ -8,9 +8,12 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Sequence
+from functools import cache
 
 from torch_galley.core.errors import ConfigError
+from torch_galley.core.events import Warned, emit
 
 _GRAPH = re.compile(r"--xla_(?:generate_)?hlo_graph(?:=.*)?")
 _GRAPH_FOLDER = re.compile(r"--xla_hlo_graph_path=(.+)")
@@ -59,14 +62,44 @@ def translate(flags: Sequence[str]) -> list[str]:
 
 
 def _try(flags: Sequence[str]) -> None:
-    code = "import jax; jax.devices('cpu')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    if done.returncode == 0:
+    refusal = _refusal(os.environ["XLA_FLAGS"])
+    if refusal is None:
         return
-    named = [flag for flag in flags if flag.split("=")[0].lstrip("-") in done.stderr]
+    named = [flag for flag in flags if flag.split("=")[0].lstrip("-") in refusal]
     culprit = f": {' '.join(named)}" if named else ""
     raise ConfigError(
         f"XLA refuses XLA_FLAGS={os.environ['XLA_FLAGS']!r}{culprit}",
         hint="correct or unset XLA_FLAGS; XLA would have ended the process",
-        stderr=done.stderr,
+        stderr=refusal,
     )
+
+
+@cache
+def _refusal(flags: str) -> str | None:
+    """Return what XLA says before it ends a process with these flags, None if it doesn't."""
+    code = "import jax; jax.devices('cpu')"
+    command, environment = [sys.executable, "-c", code], os.environ | {"XLA_FLAGS": flags}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    return None if done.returncode == 0 else done.stderr
+
+
+_taken: str | None = None
+"""XLA_FLAGS as XLA has read them."""
+
+
+def taken() -> None:
+    """Note that XLA reads XLA_FLAGS now, for good."""
+    global _taken
+    _taken = os.environ.get("XLA_FLAGS", "")
+
+
+def check_unchanged() -> None:
+    """Warn, once for each change, if XLA_FLAGS were changed since XLA read them."""
+    global _taken
+    now = os.environ.get("XLA_FLAGS", "")
+    if _taken is None or now == _taken:
+        return
+    _taken = now
+    message = f"XLA_FLAGS={now!r} comes too late: XLA reads it once, before its first compilation"
+    emit(Warned(message))
+    warnings.warn(message, stacklevel=2)

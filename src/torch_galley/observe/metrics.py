@@ -11,6 +11,7 @@ from typing import Any
 
 from torch_galley.core import events
 from torch_galley.core.events import Event, listen
+from torch_galley.observe import syncs
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,12 @@ METRICS = (
     Metric("execute_seconds", "time that graphs ran, their native operations included"),
     Metric("native_ops", "operator calls outside XLA, by our plans or by the lazy device"),
     Metric("flushes", "times the lazy device ran what it had recorded"),
+    Metric("flushes_sync", "of those, because the program asked for it"),
+    Metric("flushes_read", "because a value was read: printed, .item(), .cpu(), in an if"),
+    Metric("flushes_native", "because an operator that can't be recorded needed a value"),
+    Metric("flushes_limit", "because too much was recorded"),
+    Metric("flushes_mode", "because the mode runs each operation at once"),
+    Metric("flushes_jit", "because jit began to trace or run a step"),
     Metric("flushed_nodes", "operations run by those"),
     Metric("flush_seconds", "time they took, compilation included"),
     Metric("warnings", "warnings shown"),
@@ -82,8 +89,9 @@ def _of(event: Event) -> dict[str, float]:
             return {"native_ops": count}
         case events.CacheHit():
             return {"cache_hits": 1}
-        case events.Flushed(nodes=nodes, seconds=seconds):
-            return {"flushes": 1, "flushed_nodes": nodes, "flush_seconds": seconds}
+        case events.Flushed(cause=cause, nodes=nodes, seconds=seconds):
+            name = f"flushes_{'mode' if cause in ('eager', 'blocking') else cause}"
+            return {"flushes": 1, name: 1, "flushed_nodes": nodes, "flush_seconds": seconds}
         case events.GraphBuilt(plan=plan):
             return {
                 "graphs": 1,
@@ -107,13 +115,6 @@ def _of(event: Event) -> dict[str, float]:
             return {}
 
 
-def _native_operator(event: Event) -> list[str]:
-    """Return the name of the operator that an event ran outside XLA and outside a plan."""
-    if isinstance(event, events.NativeExecuted) and event.op is not None:
-        return [_name(event.op)]
-    return []
-
-
 def _name(op: Any) -> str:
     schema = getattr(op, "_schema", None)
     return schema.name if schema is not None else getattr(op, "__name__", str(op))
@@ -127,11 +128,12 @@ def _on_event(event: Event) -> None:
             with _lock:
                 _count_runs()
         return
-    added, native, now = _of(event), _native_operator(event), time.time()
+    added, now = _of(event), time.time()
     with _lock:
         for name, by in added.items():
             _add(name, by, now)
-        _native.update(native)
+        if isinstance(event, events.NativeExecuted) and event.op is not None:
+            _native[_name(event.op)] += event.count
 
 
 def _add(name: str, by: float, now: float) -> None:
@@ -236,6 +238,7 @@ def clear_counters() -> None:
         _count_runs()
         _values.clear()
         _native.clear()
+    syncs.reset()
 
 
 def clear_samples() -> None:
@@ -252,4 +255,4 @@ def metrics_report() -> str:
         value = metrics()[metric.name]
         shown = f"{value:.3f} s" if metric.name.endswith("_seconds") else f"{value:.0f}"
         lines.append(f"{metric.name:<16} {shown:>12}  {metric.meaning}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *syncs.lines()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -75,6 +76,24 @@ def test_mode_by_environment(
     monkeypatch.setenv("GALLEY_MODE", "hasty")
     with pytest.raises(torch_galley.errors.ConfigError, match="hasty"):
         torch.ones(2, device=xla)
+
+
+def test_causes_are_counted_by_line(xla: torch.device) -> None:
+    torch_galley.reset_metrics()
+    x = torch.ones(3, device=xla)
+    for _ in range(2):
+        (x + 1).sum().item()
+    (x * 2).nonzero()
+    y = x * 3
+    torch_galley.sync()
+    found = torch_galley.metrics()
+    causes = {n: v for n, v in found.items() if n.startswith("flushes_") and v}
+    assert causes == {"flushes_read": 2, "flushes_native": 1, "flushes_sync": 1}
+    first = test_causes_are_counted_by_line.__code__.co_firstlineno
+    report = torch_galley.metrics_report()
+    for count, cause, line in ((2, "read", 4), (1, "native", 5), (1, "sync", 7)):
+        assert re.search(rf"{count} x {cause} .*test_lazy_process.py:{first + line} in", report)
+    del y
 
 
 def test_two_threads_trace_and_sync(xla: torch.device) -> None:

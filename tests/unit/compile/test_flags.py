@@ -36,3 +36,21 @@ def test_an_unknown_flag_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=d --xla_no_such_flag=1")
     with pytest.raises(ConfigError, match=r"XLA refuses .*: --xla_no_such_flag=1"):
         flags.prepare()
+
+
+def test_a_refusal_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flush that fails is tried again in parts; XLA need not be started for each."""
+    monkeypatch.setenv("XLA_FLAGS", "--xla_no_such_flag=2")
+    with pytest.raises(ConfigError):
+        flags.prepare()
+    monkeypatch.setattr(flags.subprocess, "run", lambda *a, **k: pytest.fail("tried again"))
+    with pytest.raises(ConfigError, match="--xla_no_such_flag=2"):
+        flags.prepare()
+
+
+def test_flags_that_come_too_late_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flags, "_taken", "--xla_dump_to=a")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=b")
+    with pytest.warns(UserWarning, match="XLA_FLAGS='--xla_dump_to=b' comes too late"):
+        flags.check_unchanged()
+    flags.check_unchanged()

@@ -76,7 +76,7 @@ def _ordinary(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             found = operator(op)
             break
     try:
-        if found.form is Form.FUNCTION:
+        if found.form is Form.FUNCTION or (found.op is aten.index.Tensor and not _masks(args[1])):
             return _function(found, args, kwargs)
         if found.form is Form.VIEW:
             return _view(found, args, kwargs)
@@ -87,6 +87,11 @@ def _ordinary(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     except NoMetaKernel:
         pass
     return native.run(found.op, args, kwargs)
+
+
+def _masks(indices: list[torch.Tensor | None]) -> bool:
+    """Whether an index is a mask: how much it picks hangs on its data."""
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
 def _with_numbers(found: Operator, args: tuple[Any, ...]) -> tuple[OpOverload, tuple[Any, ...]]:
@@ -108,11 +113,13 @@ def _with_numbers(found: Operator, args: tuple[Any, ...]) -> tuple[OpOverload, t
     scalar = getattr(op.overloadpacket, "Scalar", None)
     if wanting == [1] and scalar is not None and op._overloadname == "Tensor":
         return scalar, args
-    default = {float: torch.get_default_dtype(), complex: torch.get_default_dtype().to_complex()}
     numbers = list(args)
     for i in wanting:
-        dtype = default.get(type(args[i]))
-        numbers[i] = torch.tensor(args[i], dtype=dtype, device="cpu")
+        numbers[i] = torch.tensor(args[i], device="cpu")
+        if not isinstance(args[i], int):  # a real or complex number, rounded as eager does first
+            tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+            dtypes = [torch.result_type(tensor, args[i]) for tensor in tensors]
+            numbers[i] = torch.tensor(args[i], dtype=dtypes[0] if dtypes else None, device="cpu")
     return op, tuple(numbers)
 
 

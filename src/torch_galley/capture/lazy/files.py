@@ -30,7 +30,7 @@ def _patch_pickling() -> None:
         if self.device.type != "xla":
             return reduce(self, proto)
         rebuild = _utils._rebuild_device_tensor_from_cpu_tensor
-        return rebuild, (on_cpu(self, "save"), self.dtype, None, self.requires_grad)
+        return rebuild, (on_cpu(self), self.dtype, None, self.requires_grad)
 
     def _get_restore_location(device: Any) -> Any:
         return location("xla:0" if device is None else device)

@@ -59,17 +59,17 @@ def run(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not isinstance(arg, torch.Tensor) or arg.device.type != "xla":
             return arg
         if not writes:
-            return on_cpu(arg)
+            return on_cpu(arg, "native")
         if overlap.internal(arg):  # eager's order of writing counts: it gets the whole memory
             shape, strides, offset = tuple(arg.shape), arg.stride(), int(arg.storage_offset())
             memory = storage.Layout((extent(shape, strides, offset),), (1,), arg.dtype)
             whole = storage.alias(arg, memory)
-            copies.append((whole, on_cpu(whole).clone()))
+            copies.append((whole, on_cpu(whole, "native").clone()))
             view = copies[-1][1].as_strided(shape, strides, offset)
             back[id(view)] = arg
             kept.append(view)
             return view
-        copy = torch.empty_like(arg, device="cpu") if blind else on_cpu(arg).clone()
+        copy = torch.empty_like(arg, device="cpu") if blind else on_cpu(arg, "native").clone()
         copies.append((arg, copy))
         back[id(copy)] = arg
         return copy

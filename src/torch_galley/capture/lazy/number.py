@@ -52,6 +52,8 @@ _RULES: dict[str, Callable[..., Any]] = {
 """By name: the operator's meaning with its numbers as 0-dim tensors of the dtype it computes in."""
 
 _COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge"}
+_OWN_PRECISION = {"sub", "rsub", "pow", *_COMPARISONS}
+"""Those for which eager rounds the number to half precision first."""
 _WHOLE_NUMBERS = {"add", "sub", "rsub", "mul", "full", *_COMPARISONS}
 """Those whose meaning on int64 does not hang on the number: nothing is divided by it."""
 
@@ -79,7 +81,7 @@ def places(op: OpOverload) -> dict[int | str, bool]:
 def may_vary(op: OpOverload, number: Any, dtype: torch.dtype | None) -> bool:
     """Whether a number may be an input, given the dtype of what it meets.
 
-    Half precision is computed in single, as eager does, but compared as it is. An integer must
+    Half precision is computed in single where eager does that. An integer must
     fit in the dtype that eager gives it, so only those of int64 may vary.
     """
     if dtype is None:
@@ -87,7 +89,7 @@ def may_vary(op: OpOverload, number: Any, dtype: torch.dtype | None) -> bool:
     name = base_name(op)
     if dtype.is_floating_point:
         fits = abs(number) < 3e38 or number != number or abs(number) == float("inf")
-        return fits and (dtype.itemsize > 2 or (dtype in _HALF and name not in _COMPARISONS))
+        return fits and (dtype.itemsize > 2 or (dtype in _HALF and name not in _OWN_PRECISION))
     return dtype is torch.int64 and type(number) is int and name in _WHOLE_NUMBERS
 
 

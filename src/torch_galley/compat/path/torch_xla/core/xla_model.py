@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 import torch_galley
-from torch_galley.capture.lazy.flush import flush
 from torch_galley.compat import rng
 from torch_galley.compat.finder import missing
 from torch_galley.compat.nested import moved
@@ -115,7 +114,7 @@ def optimizer_step(
 ) -> Any:
     """Step the optimizer and run what was recorded; with `barrier`, the step closures too."""
     loss = optimizer.step(**(optimizer_args or {}))
-    flush("optimizer step")
+    torch_galley.sync()
     if barrier:
         _mark_step()
     return loss
