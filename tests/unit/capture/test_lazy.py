@@ -323,6 +323,22 @@ def test_streams_events_and_generators(xla: torch.device) -> None:
     assert isinstance(torch.default_generator, torch.Generator)
 
 
+def test_the_default_dtype_may_change(xla: torch.device) -> None:
+    def dtypes() -> list[torch.dtype]:
+        x = torch.arange(3, device=xla)
+        made = [x / 2, x * 0.5, torch.ones(2, device=xla), torch.full((2,), 0.5, device=xla)]
+        assert made[0].tolist() == [0, 0.5, 1]
+        return [tensor.dtype for tensor in made]
+
+    assert dtypes() == [torch.float32] * 4
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert dtypes() == [torch.float64] * 4
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert dtypes() == [torch.float32] * 4
+
+
 def test_storages_have_their_size(xla: torch.device) -> None:
     x = torch.ones(3, 4, device=xla)
     assert x.untyped_storage().nbytes() == x[1:].untyped_storage().nbytes() == 48
