@@ -217,7 +217,7 @@ def _node(node: fx.Node, env: Mapping[fx.Node, Any], bindings: Bindings, checks:
 
     args, kwargs = fx.map_arg((node.args, node.kwargs), concrete)
     args = [list(a) if isinstance(a, list) else a for a in args]
-    checks.node = node.name
+    checks.node, checks.op = node.name, _name(node.target)
     module = module_path(node.meta)
     scope = f"{module}/{node.name}:{node.target}" if module else f"{node.name}:{node.target}"
     try:
@@ -228,6 +228,11 @@ def _node(node: fx.Node, env: Mapping[fx.Node, Any], bindings: Bindings, checks:
     except Exception as error:
         raise _failure(node, f"{type(error).__name__}: {error}") from error
     return _checked(node, value, bindings)
+
+
+def _name(target: Any) -> str:
+    """Return what a message calls an operator: aten.gather.default is gather."""
+    return target._schema.name.rpartition("::")[2]
 
 
 def _call(node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:

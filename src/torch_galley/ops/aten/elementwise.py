@@ -141,7 +141,7 @@ def floor_divide(self, other):
 
 
 def _nonzero(divisor):
-    require(divisor != 0, divisor, RuntimeError, "ZeroDivisionError")
+    require(divisor != 0, divisor, RuntimeError, "ZeroDivisionError: division by zero")
 
 
 def _is_float(x):
