@@ -97,6 +97,15 @@ def _difference(self, other, alpha):
     return self - _scaled(number(other, self), alpha)
 
 
+def without_sign(x):
+    """Return the result of a summation with 0.0 for -0.0, since eager begins with 0.0.
+
+    Note [Added zeros]. XLA takes x + 0.0 for x, but -0.0 + 0.0 is 0.0. A barrier hides the zero
+    from it, here and, where an operand of a sum is constant, in lower.guard.
+    """
+    return x + lax.optimization_barrier(jnp.zeros((), x.dtype)) if _is_float(x) else x
+
+
 @lowers(aten.mul.Tensor, aten.mul.Scalar)
 def mul(self, other):
     return product(self, number(other, self))
