@@ -11,7 +11,8 @@ from tests.ops.judge import compare, entries, judge, judge_errors
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 MUST = ("float32", "float64", "int64", "int32", "bool", "bfloat16", "complex64")
-STEP = 17
+STEP = 37
+"""Every so many of the entries in these dtypes is judged here."""
 TASKS = [
     pytest.param(op, dtype, id=f"{op.name}-{op.variant_test_name or 'plain'}-{dtype}")
     for dtype in MUST
@@ -26,15 +27,13 @@ def test_gives_what_eager_gives(op, dtype):
     assert verdict.status in (*ops_page.RIGHT, "skipped"), verdict
 
 
-@pytest.mark.parametrize(
-    "name", ["add", "sum", "softmax", "sort", "nn.functional.gelu", "where", "permute"]
-)
+@pytest.mark.parametrize("name", ["add", "softmax", "sort", "permute"])
 def test_runs_in_xla_alone(name):
     verdict = judge(entries([name])[0], torch.float32, limit=3, dynamo=True)
     assert (verdict.status, verdict.reason) == ("lowered", "")
 
 
-@pytest.mark.parametrize("name", ["gather", "index_select", "scatter_add", "take", "mul"])
+@pytest.mark.parametrize("name", ["gather", "scatter_add", "masked_scatter"])
 def test_refuses_what_eager_refuses(name):
     assert judge_errors(entries([name])[0]).reason == ""
 
