@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import wraps
 
+import jax
 import jax.numpy as jnp
 import torch
 from jax import lax
 
+from torch_galley.ops.aten import complex_math
 from torch_galley.ops.aten.cast import number
 from torch_galley.ops.check import require
 from torch_galley.ops.registry import lowers, rows
@@ -15,32 +19,45 @@ from torch_galley.ops.registry import lowers, rows
 aten = torch.ops.aten
 prims = torch.ops.prims
 
+
+def _either(
+    real: Callable[[jax.Array], jax.Array], of_complex: Callable[[jax.Array], jax.Array]
+) -> Callable[[jax.Array], jax.Array]:
+    """Return a function that is `real` for real numbers and `of_complex` for complex ones."""
+
+    @wraps(real)
+    def function(x: jax.Array) -> jax.Array:
+        return of_complex(x) if jnp.iscomplexobj(x) else real(x)
+
+    return function
+
+
 rows(
     (aten.neg.default, jnp.negative),
-    (aten.abs.default, jnp.abs),
-    (aten.reciprocal.default, jnp.reciprocal),
-    (aten.sqrt.default, jnp.sqrt),
-    (aten.rsqrt.default, lax.rsqrt),
-    (aten.exp.default, jnp.exp),
-    (aten.exp2.default, jnp.exp2),
-    (aten.expm1.default, jnp.expm1),
-    (aten.log.default, jnp.log),
-    (aten.log2.default, jnp.log2),
-    (aten.log10.default, jnp.log10),
-    (aten.log1p.default, jnp.log1p),
-    (aten.sin.default, jnp.sin),
-    (aten.cos.default, jnp.cos),
-    (aten.tan.default, jnp.tan),
-    (aten.asin.default, jnp.arcsin),
-    (aten.acos.default, jnp.arccos),
-    (aten.atan.default, jnp.arctan),
+    (aten.abs.default, _either(jnp.abs, complex_math.absolute)),
+    (aten.reciprocal.default, _either(jnp.reciprocal, complex_math.reciprocal)),
+    (aten.sqrt.default, _either(jnp.sqrt, complex_math.sqrt)),
+    (aten.rsqrt.default, _either(lax.rsqrt, complex_math.rsqrt)),
+    (aten.exp.default, _either(jnp.exp, complex_math.exp)),
+    (aten.exp2.default, _either(jnp.exp2, complex_math.exp2)),
+    (aten.expm1.default, _either(jnp.expm1, complex_math.expm1)),
+    (aten.log.default, _either(jnp.log, complex_math.log)),
+    (aten.log2.default, _either(jnp.log2, complex_math.log2)),
+    (aten.log10.default, _either(jnp.log10, complex_math.log10)),
+    (aten.log1p.default, _either(jnp.log1p, complex_math.log1p)),
+    (aten.sin.default, _either(jnp.sin, complex_math.sin)),
+    (aten.cos.default, _either(jnp.cos, complex_math.cos)),
+    (aten.tan.default, _either(jnp.tan, complex_math.tan)),
+    (aten.asin.default, _either(jnp.arcsin, complex_math.asin)),
+    (aten.acos.default, _either(jnp.arccos, complex_math.acos)),
+    (aten.atan.default, _either(jnp.arctan, complex_math.atan)),
     (aten.atan2.default, jnp.arctan2),
-    (aten.sinh.default, jnp.sinh),
-    (aten.cosh.default, jnp.cosh),
-    (aten.tanh.default, jnp.tanh),
-    (aten.asinh.default, jnp.arcsinh),
-    (aten.acosh.default, jnp.arccosh),
-    (aten.atanh.default, jnp.arctanh),
+    (aten.sinh.default, _either(jnp.sinh, complex_math.sinh)),
+    (aten.cosh.default, _either(jnp.cosh, complex_math.cosh)),
+    (aten.tanh.default, _either(jnp.tanh, complex_math.tanh)),
+    (aten.asinh.default, _either(jnp.arcsinh, complex_math.asinh)),
+    (aten.acosh.default, _either(jnp.arccosh, complex_math.acosh)),
+    (aten.atanh.default, _either(jnp.arctanh, complex_math.atanh)),
     (aten.ceil.default, jnp.ceil),
     (aten.floor.default, jnp.floor),
     (aten.trunc.default, jnp.trunc),
@@ -124,7 +141,11 @@ def square(self):
 
 @lowers(aten.div.Tensor, aten.div.Scalar)
 def div(self, other):
-    return self / number(other, self)
+    return quotient(self, number(other, self))
+
+
+def quotient(x, y):
+    return complex_math.divide(x, y) if jnp.iscomplexobj(x) else x / y
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
@@ -203,10 +224,21 @@ def fmod(self, other):
 # Powers
 
 
+_COMPLEX_POWERS = {
+    0.5: complex_math.sqrt,
+    -0.5: complex_math.rsqrt,
+    -1: complex_math.reciprocal,
+    -2: lambda z: complex_math.reciprocal(z * z),
+}
+"""What eager does not compute through the logarithm."""
+
+
 @lowers(aten.pow.Tensor_Scalar)
 def pow_scalar(self, exponent):
     if jnp.issubdtype(self.dtype, jnp.integer):
         return _integer_power(self, number(exponent, self))
+    if jnp.iscomplexobj(self) and exponent in _COMPLEX_POWERS:
+        return _COMPLEX_POWERS[exponent](self)
     if exponent == 0.5:
         return jnp.sqrt(self)
     if exponent == -0.5 and _is_float(self):
@@ -233,7 +265,7 @@ def _power(base, exponent):
     if base.dtype == jnp.bool_:
         return base | ~exponent
     if jnp.iscomplexobj(base):
-        return jnp.where(exponent == 0, 1, jnp.power(base, exponent))
+        return complex_math.power(base, exponent)
     return lax.pow(base, exponent)
 
 
@@ -277,6 +309,11 @@ def sign(self):
     return (self > 0).astype(self.dtype) - (self < 0).astype(self.dtype)
 
 
+@lowers(aten.sgn.default)
+def sgn(self):
+    return complex_math.sgn(self) if jnp.iscomplexobj(self) else sign(self)
+
+
 @lowers(aten.copysign.Tensor, aten.copysign.Scalar)
 def copysign(self, other):
     return jnp.copysign(self, number(other, self))
@@ -312,11 +349,6 @@ def frexp(self):
 @lowers(aten.nextafter.default, promotes=False)
 def nextafter(self, other):
     return lax.nextafter(*jnp.broadcast_arrays(self, other))
-
-
-@lowers(aten.ldexp.Tensor)
-def ldexp(self, other):
-    return self * jnp.exp2(other)
 
 
 # Bits
