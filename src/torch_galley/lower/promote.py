@@ -85,7 +85,8 @@ def _narrow(node: fx.Node) -> torch.dtype:
 def promote(node: fx.Node, args: list[Any], compute: torch.dtype) -> list[Any]:
     """Return `args` with every array but the selectors cast to `compute`.
 
-    A Python number that stands for a tensor becomes an array too.
+    A Python number that stands for a tensor becomes an array too, but for an exponent, since
+    small ones have formulas of their own.
     """
     target = node.target
     assert isinstance(target, OpOverload)
@@ -104,8 +105,10 @@ def promote(node: fx.Node, args: list[Any], compute: torch.dtype) -> list[Any]:
             return [cast(argument, item) for item in value]
         if half and argument.name in _OPERANDS and isinstance(value, float):
             value = torch.tensor(value, dtype=result).item()
-        if str(argument.type) == "Tensor" and isinstance(value, int | float | complex):
-            return number(value, dtype)
+        if isinstance(value, int | float | complex) and (
+            argument.name in _OPERANDS or str(argument.type) == "Tensor"
+        ):
+            return value if target is aten.pow.Tensor_Scalar else number(value, dtype)
         return value
 
     arguments = target._schema.arguments

@@ -114,6 +114,15 @@ def _difference(self, other, alpha):
     return self - _scaled(number(other, self), alpha)
 
 
+def without_sign(x):
+    """Return the result of a summation with 0.0 for -0.0, since eager begins with 0.0.
+
+    Note [Added zeros]. XLA takes x + 0.0 for x, but -0.0 + 0.0 is 0.0. A barrier hides the zero
+    from it, here and, where an operand of a sum is constant, in lower.guard.
+    """
+    return x + lax.optimization_barrier(jnp.zeros((), x.dtype)) if _is_float(x) else x
+
+
 @lowers(aten.mul.Tensor, aten.mul.Scalar)
 def mul(self, other):
     return product(self, number(other, self))
@@ -141,10 +150,10 @@ def square(self):
 
 @lowers(aten.div.Tensor, aten.div.Scalar)
 def div(self, other):
-    return quotient(self, number(other, self))
+    return _quotient(self, number(other, self))
 
 
-def quotient(x, y):
+def _quotient(x, y):
     return complex_math.divide(x, y) if jnp.iscomplexobj(x) else x / y
 
 
@@ -162,7 +171,7 @@ def floor_divide(self, other):
 
 
 def _nonzero(divisor):
-    require(divisor != 0, divisor, RuntimeError, "ZeroDivisionError")
+    require(divisor != 0, divisor, RuntimeError, "ZeroDivisionError: division by zero")
 
 
 def _is_float(x):
@@ -193,17 +202,7 @@ def _floor_divide(x, y):
     return jnp.where(y == 0, x / y, whole)
 
 
-@lowers(aten.remainder.Tensor, aten.remainder.Scalar)
-def remainder(self, other):
-    return _remainder(self, number(other, self))
-
-
-@lowers(aten.remainder.Scalar_Tensor)
-def remainder_of_scalar(self, other):
-    return _remainder(number(self, other), other)
-
-
-def _remainder(x, y):
+def remainder(x, y):
     """The sign is the divisor's."""
     x, y = jnp.broadcast_arrays(x, y)
     if not _is_float(x):
@@ -212,13 +211,23 @@ def _remainder(x, y):
     return jnp.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
 
 
-@lowers(aten.fmod.Tensor, aten.fmod.Scalar)
-def fmod(self, other):
+def fmod(x, y):
     """The sign is the dividend's."""
-    x, y = jnp.broadcast_arrays(self, number(other, self))
+    x, y = jnp.broadcast_arrays(x, y)
     if not _is_float(x):
         _nonzero(y)
     return lax.rem(x, y)
+
+
+rows(
+    (aten.remainder.Tensor, remainder),
+    (aten.remainder.Scalar, remainder),
+    (aten.remainder.Scalar_Tensor, remainder),
+    (aten.fmod.Tensor, fmod),
+    (aten.fmod.Scalar, fmod),
+    (aten.copysign.Tensor, jnp.copysign),
+    (aten.copysign.Scalar, jnp.copysign),
+)
 
 
 # Powers
@@ -314,11 +323,6 @@ def sgn(self):
     return complex_math.sgn(self) if jnp.iscomplexobj(self) else sign(self)
 
 
-@lowers(aten.copysign.Tensor, aten.copysign.Scalar)
-def copysign(self, other):
-    return jnp.copysign(self, number(other, self))
-
-
 @lowers(aten.angle.default)
 def angle(self):
     if jnp.iscomplexobj(self):
@@ -354,73 +358,36 @@ def nextafter(self, other):
 # Bits
 
 
-@lowers(aten.bitwise_not.default)
-def bitwise_not(self):
-    return ~self
+def left_shift(x, count):
+    return x * jnp.exp2(count) if _is_float(x) else _shift_left(x, count)
 
 
-@lowers(aten.bitwise_and.Tensor, aten.bitwise_and.Scalar)
-def bitwise_and(self, other):
-    return self & number(other, self)
+def right_shift(x, count):
+    return x / jnp.exp2(count) if _is_float(x) else _shift_right(x, count)
 
 
-@lowers(aten.bitwise_or.Tensor, aten.bitwise_or.Scalar)
-def bitwise_or(self, other):
-    return self | number(other, self)
-
-
-@lowers(aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar)
-def bitwise_xor(self, other):
-    return self ^ number(other, self)
-
-
-@lowers(aten.bitwise_and.Scalar_Tensor)
-def bitwise_and_of_scalar(self, other):
-    return number(self, other) & other
-
-
-@lowers(aten.bitwise_or.Scalar_Tensor)
-def bitwise_or_of_scalar(self, other):
-    return number(self, other) | other
-
-
-@lowers(aten.bitwise_xor.Scalar_Tensor)
-def bitwise_xor_of_scalar(self, other):
-    return number(self, other) ^ other
-
-
-@lowers(
-    aten.bitwise_left_shift.Tensor,
-    aten.bitwise_left_shift.Tensor_Scalar,
-    aten.__lshift__.Tensor,
-    aten.__lshift__.Scalar,
+rows(
+    (aten.bitwise_not.default, jnp.invert),
+    (aten.bitwise_and.Tensor, jnp.bitwise_and),
+    (aten.bitwise_and.Scalar, jnp.bitwise_and),
+    (aten.bitwise_and.Scalar_Tensor, jnp.bitwise_and),
+    (aten.bitwise_or.Tensor, jnp.bitwise_or),
+    (aten.bitwise_or.Scalar, jnp.bitwise_or),
+    (aten.bitwise_or.Scalar_Tensor, jnp.bitwise_or),
+    (aten.bitwise_xor.Tensor, jnp.bitwise_xor),
+    (aten.bitwise_xor.Scalar, jnp.bitwise_xor),
+    (aten.bitwise_xor.Scalar_Tensor, jnp.bitwise_xor),
+    (aten.bitwise_left_shift.Tensor, left_shift),
+    (aten.bitwise_left_shift.Tensor_Scalar, left_shift),
+    (aten.bitwise_left_shift.Scalar_Tensor, left_shift),
+    (aten.__lshift__.Tensor, left_shift),
+    (aten.__lshift__.Scalar, left_shift),
+    (aten.bitwise_right_shift.Tensor, right_shift),
+    (aten.bitwise_right_shift.Tensor_Scalar, right_shift),
+    (aten.bitwise_right_shift.Scalar_Tensor, right_shift),
+    (aten.__rshift__.Tensor, right_shift),
+    (aten.__rshift__.Scalar, right_shift),
 )
-def left_shift(self, other):
-    if _is_float(self):
-        return self * jnp.exp2(number(other, self))
-    return _shift_left(self, number(other, self))
-
-
-@lowers(
-    aten.bitwise_right_shift.Tensor,
-    aten.bitwise_right_shift.Tensor_Scalar,
-    aten.__rshift__.Tensor,
-    aten.__rshift__.Scalar,
-)
-def right_shift(self, other):
-    if _is_float(self):
-        return self / jnp.exp2(number(other, self))
-    return _shift_right(self, number(other, self))
-
-
-@lowers(aten.bitwise_left_shift.Scalar_Tensor)
-def left_shift_of_scalar(self, other):
-    return _shift_left(number(self, other), other)
-
-
-@lowers(aten.bitwise_right_shift.Scalar_Tensor)
-def right_shift_of_scalar(self, other):
-    return _shift_right(number(self, other), other)
 
 
 def _shift_left(x, count):
@@ -442,11 +409,6 @@ def _shift_right(x, count):
 
 
 # Choices
-
-
-@lowers(prims.where.default)
-def prims_where(pred, a, b):
-    return jnp.where(pred, a, b)
 
 
 @lowers(aten.clamp.default)
@@ -472,6 +434,7 @@ def hardtanh(self, min_val=-1, max_val=1):
 
 
 rows(
+    (prims.where.default, jnp.where),
     (aten.maximum.default, jnp.maximum),
     (aten.minimum.default, jnp.minimum),
     (aten.fmax.default, jnp.fmax),

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import torch
 
 from torch_galley.core.reasons import ArgumentForm, Reason
-from torch_galley.ops.check import require
+from torch_galley.ops.check import in_range
 from torch_galley.ops.half import wide
 from torch_galley.ops.registry import lowers
 
@@ -17,9 +17,7 @@ _SUM, _MEAN, _MAX = 0, 1, 2
 
 
 def _rows(weight: jax.Array, indices: jax.Array) -> jax.Array:
-    good = (indices >= 0) & (indices < weight.shape[0])
-    require(good, indices, IndexError, "index out of range in self: {value}")
-    return weight.at[indices].get(mode="clip")
+    return weight.at[in_range(indices, weight.shape[0], 0, negative=False)].get(mode="clip")
 
 
 def _dense_only(*args, sparse: bool = False, **kwargs) -> Reason | None:

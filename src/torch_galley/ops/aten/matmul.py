@@ -8,6 +8,7 @@ import torch
 from jax import lax
 
 from torch_galley.core.spec import XLA_DTYPE
+from torch_galley.ops.aten.elementwise import without_sign
 from torch_galley.ops.half import wide, wide_dtype
 from torch_galley.ops.registry import lowers, rows
 
@@ -16,9 +17,11 @@ aten = torch.ops.aten
 
 def product(a: jax.Array, b: jax.Array) -> jax.Array:
     """Return the matrix product in the accumulation dtype, not yet rounded to the inputs' dtype."""
-    return jnp.matmul(
+    result = jnp.matmul(
         a, b, precision=lax.Precision.HIGHEST, preferred_element_type=wide_dtype(a.dtype)
     )
+    # XLA makes this case one multiplication, and a sum of none is 0.0.
+    return without_sign(result) if a.shape[-1] == 1 else result
 
 
 def _exact(a: jax.Array, b: jax.Array) -> jax.Array:

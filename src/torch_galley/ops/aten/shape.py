@@ -45,6 +45,15 @@ rows(
     (aten._neg_view.default, jnp.negative),
     (aten._neg_view_copy.default, jnp.negative),
     (aten.squeeze.default, jnp.squeeze),
+    (aten.unsqueeze.default, jnp.expand_dims),
+    (aten.view.default, jnp.reshape),
+    (aten.view_copy.default, jnp.reshape),
+    (aten._unsafe_view.default, jnp.reshape),
+    (aten._reshape_copy.default, jnp.reshape),
+    (aten.permute.default, jnp.transpose),
+    (aten.permute_copy.default, jnp.transpose),
+    (aten.repeat.default, jnp.tile),
+    (aten.stack.default, jnp.stack),
 )
 
 
@@ -53,24 +62,9 @@ def clone(self, *, memory_format=None):
     return self
 
 
-@lowers(aten.view.default, aten._unsafe_view.default, aten.view_copy.default)
-def view(self, size):
-    return jnp.reshape(self, size)
-
-
-@lowers(aten._reshape_copy.default)
-def reshape_copy(self, size):
-    return jnp.reshape(self, size)
-
-
 @lowers(aten._reshape_alias.default)
 def reshape_alias(self, size, stride):
     return jnp.reshape(self, size)
-
-
-@lowers(aten.permute.default, aten.permute_copy.default)
-def permute(self, dims):
-    return jnp.transpose(self, [axis_of(d, self.ndim) for d in dims])
 
 
 @lowers(aten.transpose.int, aten.transpose_copy.int)
@@ -99,11 +93,6 @@ def squeeze_dim(self, dim):
 def squeeze_dims(self, dim):
     gone = {axis_of(d, self.ndim) for d in dim}
     return jnp.reshape(self, [s for d, s in enumerate(self.shape) if d not in gone or s != 1])
-
-
-@lowers(aten.unsqueeze.default)
-def unsqueeze(self, dim):
-    return jnp.expand_dims(self, dim)
 
 
 @lowers(aten.slice.Tensor, aten.slice_copy.Tensor)
@@ -163,11 +152,6 @@ def cat(tensors, dim=0):
     return lax.concatenate(joined, axis_of(dim, joined[0].ndim))
 
 
-@lowers(aten.stack.default)
-def stack(tensors, dim=0):
-    return jnp.stack(tensors, axis=dim)
-
-
 @lowers(aten.flip.default)
 def flip(self, dims):
     return lax.rev(self, [axis_of(d, self.ndim) for d in dims]) if self.ndim else self
@@ -178,11 +162,6 @@ def roll(self, shifts, dims=()):
     if not dims:
         return jnp.reshape(jnp.roll(jnp.ravel(self), shifts[0]), self.shape)
     return jnp.roll(self, tuple(shifts), tuple(dims)) if self.size else self
-
-
-@lowers(aten.repeat.default)
-def repeat(self, repeats):
-    return jnp.tile(self, repeats)
 
 
 def _triangle(self, keep):
