@@ -32,4 +32,9 @@ def parts_alike(wanted: torch.Tensor, given: torch.Tensor, **tolerance: float) -
 @pytest.mark.parametrize("name", UNARY.split())
 def test_unary(galley, name, dtype):
     function, z = getattr(torch, name), grid(dtype)
-    parts_alike(function(z), galley(function)(z))
+    wanted = function(z)
+    if name == "acos" and dtype is torch.complex128:  # eager's zeros have no certain sign there
+        uncertain = (z.imag == 0) & (wanted.imag == 0)
+        imag = torch.where(uncertain, -z.imag, wanted.imag)
+        wanted = torch.complex(wanted.real, imag)
+    parts_alike(wanted, galley(function)(z))

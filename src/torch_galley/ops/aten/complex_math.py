@@ -222,7 +222,7 @@ def _sinh(a: jax.Array, b: jax.Array) -> Parts:
     return _choose(
         (real, jnp.where(b == 0, b, imag)),
         (lost & (a == 0), a, jnp.nan),
-        (lost & jnp.isinf(a), a, jnp.nan),
+        (lost & jnp.isinf(a), jnp.inf, jnp.nan),
     )
 
 
@@ -328,11 +328,18 @@ def _atanh(a: jax.Array, b: jax.Array) -> Parts:
     square = (1 - size) * (1 - size) + b * b
     real = jnp.copysign(jnp.log1p(4 * size / square) / 4, a)
     imag = jnp.arctan2(2 * b, (1 - a) * (1 + a) - b * b) / 2
+    large = jnp.maximum(size, jnp.abs(b))
+    ratio = jnp.minimum(size, jnp.abs(b)) / large
+    share = jnp.copysign(jnp.where(size == large, 1.0, ratio), a)
+    far = share / (large * (1 + ratio * ratio))
+    at_pole = (math.log(2) - jnp.log(jnp.abs(b))) / 2
     quarter = jnp.where(jnp.isnan(b), jnp.nan, jnp.copysign(math.pi / 2, b))
     return _choose(
         (real, imag),
         (jnp.isinf(a) | jnp.isinf(b), _zero_like(a), quarter),
         ((a == 0) & jnp.isnan(b), a, jnp.nan),
+        (large > 1e150, far, imag),
+        ((size == 1) & (jnp.abs(b) < 1e-150), jnp.copysign(at_pole, a), imag),
     )
 
 

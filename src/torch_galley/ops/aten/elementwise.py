@@ -14,6 +14,7 @@ from jax import lax
 from torch_galley.ops.aten import complex_math
 from torch_galley.ops.aten.cast import number
 from torch_galley.ops.check import require
+from torch_galley.ops.half import is_half, rounded
 from torch_galley.ops.registry import lowers, rows
 
 aten = torch.ops.aten
@@ -157,17 +158,29 @@ def _quotient(x, y):
     return complex_math.divide(x, y) if jnp.iscomplexobj(x) else x / y
 
 
-@lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
+@lowers(aten.div.Tensor_mode, aten.div.Scalar_mode, halves=True)
 def div_mode(self, other, *, rounding_mode):
-    other = number(other, self)
+    x, y, step = _opened(self, number(other, self))
     if rounding_mode is None:
-        return self / other
-    return _floor_divide(self, other) if rounding_mode == "floor" else _trunc_divide(self, other)
+        return x / y
+    return _floor_divide(x, y, step) if rounding_mode == "floor" else _trunc_divide(x, y, step)
 
 
-@lowers(aten.floor_divide.default, aten.floor_divide.Scalar, promotes=True)
+@lowers(aten.floor_divide.default, aten.floor_divide.Scalar, promotes=True, halves=True)
 def floor_divide(self, other):
-    return _floor_divide(self, number(other, self))
+    return _floor_divide(*_opened(self, number(other, self)))
+
+
+def _opened(x, y):
+    """Return half types in float32, and what eager does to such a number after each step.
+
+    It rounds it, unless the divisor is a single number.
+    """
+    if not is_half(x.dtype):
+        return x, y, lambda value: value
+    dtype = x.dtype
+    x, y = x.astype(jnp.float32), y.astype(jnp.float32)
+    return x, y, (lambda value: value) if y.size == 1 else (lambda value: rounded(value, dtype))
 
 
 def _nonzero(divisor):
@@ -178,16 +191,16 @@ def _is_float(x):
     return jnp.issubdtype(x.dtype, jnp.floating)
 
 
-def _trunc_divide(x, y):
-    if _is_float(x):
-        # Else XLA multiplies by the reciprocal of a constant: an ulp, but one that trunc can show.
-        return jnp.trunc(x / lax.optimization_barrier(y))
+def _trunc_divide(x, y, step):
     x, y = jnp.broadcast_arrays(x, y)
+    if _is_float(x):
+        # Else XLA multiplies by the reciprocal of one number: an ulp, but one that trunc can show.
+        return jnp.trunc(step(x / lax.optimization_barrier(y)))
     _nonzero(y)
     return lax.div(x, y)
 
 
-def _floor_divide(x, y):
+def _floor_divide(x, y, step):
     x, y = jnp.broadcast_arrays(x, y)
     rest = lax.rem(x, y)
     crosses = (rest != 0) & ((rest < 0) != (y < 0))
@@ -195,9 +208,9 @@ def _floor_divide(x, y):
         _nonzero(y)
         return lax.div(x, y) - crosses.astype(x.dtype)
     # As Python and torch do: exact where x / y rounds up to a whole number.
-    quotient = (x - rest) / y - crosses.astype(x.dtype)
+    quotient = step(step(step(x - rest) / y) - crosses.astype(x.dtype))
     whole = jnp.floor(quotient)
-    whole += (quotient - whole > 0.5).astype(x.dtype)
+    whole = step(whole + (step(quotient - whole) > 0.5).astype(x.dtype))
     whole = jnp.where(quotient == 0, jnp.copysign(jnp.zeros_like(x), x / y), whole)
     return jnp.where(y == 0, x / y, whole)
 

@@ -15,6 +15,7 @@ from jax import lax
 from torch_galley.core.reasons import ArgumentForm, BetterNatively, Reason
 from torch_galley.ops.aten.matmul import product
 from torch_galley.ops.check import require
+from torch_galley.ops.half import wide
 from torch_galley.ops.registry import lowers
 
 aten = torch.ops.aten
@@ -337,18 +338,20 @@ def linalg_matrix_exp(self):
     """Halve the matrix until its norm is small, take the series, and square as often."""
     if self.size == 0:
         return self
-    size = jnp.abs(self).sum(-2).max(-1) / _NEAR[self.dtype.name]
+    x = wide(self)
+    size = jnp.abs(x).sum(-2).max(-1) / _NEAR[x.dtype.name]
     halvings = jnp.where(size > 1, jnp.ceil(jnp.log2(size)), 0)
     halvings = jnp.where(jnp.isfinite(halvings), halvings, 0)
-    scale = jnp.exp2(-halvings)[..., None, None].astype(self.dtype)
+    scale = jnp.exp2(-halvings)[..., None, None].astype(x.dtype)
 
     def square(state):
         done, x = state
         on = (halvings > done)[..., None, None]
         return done + 1, jnp.where(on, product(x, x), x)
 
-    start = (jnp.zeros((), halvings.dtype), _exponential_series(self * scale))
-    return lax.while_loop(lambda state: jnp.any(halvings > state[0]), square, start)[1]
+    start = (jnp.zeros((), halvings.dtype), _exponential_series(x * scale))
+    _, x = lax.while_loop(lambda state: jnp.any(halvings > state[0]), square, start)
+    return x.astype(self.dtype)
 
 
 def _exponential_series(a: jax.Array) -> jax.Array:
