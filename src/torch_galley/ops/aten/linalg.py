@@ -230,37 +230,16 @@ def linalg_lu_solve(LU, pivots, B, *, left=True, adjoint=False):
     return _adjoint(_lu_solve(lu, permutation, _adjoint(b), not adjoint))
 
 
-# What eager builds on LU. Of a real row-major matrix it factors the transpose, to spare LAPACK's
-# column-major order a copy, and its gradients count on that: so those matrices only.
-
-
-def _row_major(op: str, a: torch.Tensor) -> Reason | None:
-    if a.is_contiguous() or a.is_complex():
-        return None
-    return ArgumentForm(op, "the matrix is not contiguous")
-
-
-def _factored_like_eager(a: jax.Array):
-    """Return what `_factored` does, and whether it is that of the transpose."""
-    turned = not jnp.iscomplexobj(a)
-    return (*_factored(a.swapaxes(-1, -2) if turned else a), turned)
-
-
-def _solvable(A, B, *, left=True, check_errors=False) -> Reason | None:
-    return _row_major("aten._linalg_solve_ex", A)
-
-
-@lowers(aten._linalg_solve_ex.default, when=_solvable)
+@lowers(aten._linalg_solve_ex.default)
 def linalg_solve_ex(A, B, *, left=True, check_errors=False):
     is_vector = B.ndim == 1 or (A.ndim - 1 == B.ndim and B.shape == A.shape[:-1])
-    lu, pivots, permutation, info, turned = _factored_like_eager(A)
-    b = B[..., None] if is_vector else B
-    full, b = _batched(lu, b)
+    lu, pivots, permutation, info = _factored(A)
+    full, b = _batched(lu, B[..., None] if is_vector else B)
     permutation = jnp.broadcast_to(permutation, full.shape[:-2] + permutation.shape[-1:])
     if left:
-        x = _lu_solve(full, permutation, b, turned)
+        x = _lu_solve(full, permutation, b)
     else:
-        x = _adjoint(_lu_solve(full, permutation, _adjoint(b), not turned))
+        x = _adjoint(_lu_solve(full, permutation, _adjoint(b), adjoint=True))
     return x[..., 0] if is_vector else x, lu, pivots, info
 
 
@@ -271,30 +250,36 @@ def linalg_inv_ex(A, *, check_errors=False):
     return _lu_solve(lu, permutation, identity), info
 
 
-def _det_form(A) -> Reason | None:
-    return _row_major("aten._linalg_det", A)
+# Determinants. Of a real row-major matrix eager factors the transpose, to spare LAPACK's
+# column-major order a copy, and the gradient counts on that: so those matrices only.
 
 
-@lowers(aten._linalg_det.default, when=_det_form)
+def _row_major(A) -> Reason | None:
+    if A.is_contiguous() or A.is_complex():
+        return None
+    return ArgumentForm("determinant", "the matrix is not contiguous")
+
+
+def _factored_for_det(a: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return LU, the pivots, and U's diagonal, an element negated for each swap of rows."""
+    lu, pivots, _, _ = _factored(a if jnp.iscomplexobj(a) else a.swapaxes(-1, -2))
+    swapped = pivots != jnp.arange(1, pivots.shape[-1] + 1, dtype=pivots.dtype)
+    diagonal = jnp.diagonal(lu, axis1=-2, axis2=-1)
+    return lu, pivots, jnp.where(swapped, -diagonal, diagonal)
+
+
+@lowers(aten._linalg_det.default, when=_row_major)
 def linalg_det(A):
-    lu, pivots, _, _, _ = _factored_like_eager(A)
-    return jnp.prod(_signed_diagonal(lu, pivots), -1), lu, pivots
+    lu, pivots, diagonal = _factored_for_det(A)
+    return jnp.prod(diagonal, -1), lu, pivots
 
 
-@lowers(aten._linalg_slogdet.default, when=_det_form)
+@lowers(aten._linalg_slogdet.default, when=_row_major)
 def linalg_slogdet(A):
-    lu, pivots, _, _, _ = _factored_like_eager(A)
-    diagonal = _signed_diagonal(lu, pivots)
+    lu, pivots, diagonal = _factored_for_det(A)
     size = jnp.abs(diagonal)
     sign = jnp.where(size == 0, 0, diagonal / size.astype(diagonal.dtype))
     return jnp.prod(sign, -1), jnp.sum(jnp.log(size), -1), lu, pivots
-
-
-def _signed_diagonal(lu, pivots):
-    """Return U's diagonal, an element negated for each swap of rows."""
-    swapped = pivots != jnp.arange(1, pivots.shape[-1] + 1, dtype=pivots.dtype)
-    diagonal = jnp.diagonal(lu, axis1=-2, axis2=-1)
-    return jnp.where(swapped, -diagonal, diagonal)
 
 
 # QR
@@ -385,3 +370,28 @@ def linalg_svd(A, full_matrices=False, compute_uv=True, *, driver=None):
 
 def _no_values(a):
     return jnp.zeros((*a.shape[:-2], min(a.shape[-2:])), jnp.real(a).dtype)
+
+
+@lowers(aten.linalg_pinv.atol_rtol_tensor)
+def linalg_pinv(self, *, atol=None, rtol=None, hermitian=False):
+    """Turn over the singular values, or eigenvalues, that are above the tolerance."""
+    if self.size == 0:
+        return self.swapaxes(-1, -2)
+    if hermitian:
+        right, values = lax.linalg.eigh(self, symmetrize_input=False)
+        left = right
+    else:
+        left, values, right = lax.linalg.svd(self, full_matrices=False)
+        right = _adjoint(right)
+    size = jnp.abs(values)
+    tolerance = _tolerance(self, atol, rtol, size.max(-1, keepdims=True))
+    turned = jnp.where(size > tolerance, 1 / values, 0).astype(self.dtype)
+    return product(right * turned[..., None, :], _adjoint(left))
+
+
+def _tolerance(a, atol, rtol, largest):
+    if rtol is None:
+        rtol = jnp.asarray(max(a.shape[-2:]) * jnp.finfo(a.dtype).eps, largest.dtype)
+        rtol = rtol if atol is None else jnp.where(atol > 0, 0, rtol)
+    atol = jnp.zeros(()) if atol is None else atol
+    return jnp.maximum(atol[..., None], rtol[..., None] * largest).astype(largest.dtype)

@@ -6,18 +6,14 @@ which of equal elements is meant (topk, kthvalue, median), we give the first.
 
 from __future__ import annotations
 
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
 
-from torch_galley.core.reasons import ArgumentForm, Reason
 from torch_galley.ops.aten.cast import number
 from torch_galley.ops.aten.reduce import axis_of
-from torch_galley.ops.check import require
 from torch_galley.ops.registry import lowers
 
 aten = torch.ops.aten
@@ -193,31 +189,3 @@ def isin(elements, test_elements, *, assume_unique=False, invert=False):
     tests = jnp.sort(tests)
     place = jnp.minimum(jnp.searchsorted(tests, elements), tests.size - 1)
     return (tests[place] == elements) ^ invert
-
-
-def _some_range(self, bins=100, min=0, max=0) -> Reason | None:
-    if not (math.isfinite(min) and math.isfinite(max) and min <= max) or not bins > 0:
-        return ArgumentForm("aten.histc", "eager refuses the range")
-    return None
-
-
-@lowers(aten.histc.default, when=_some_range)
-def histc(self, bins=100, min=0, max=0):
-    """Values outside of the range, and NaN, count nowhere; the last bin contains its upper end.
-
-    An empty range stands for that of the data.
-    """
-    x = self.ravel()
-    low, high = jnp.asarray(min, x.dtype), jnp.asarray(max, x.dtype)
-    if min == max and x.size:
-        low, high = jnp.min(x), jnp.max(x)
-        message = "the range of the data is not finite"
-        require(jnp.isfinite(low) & jnp.isfinite(high), x.size, RuntimeError, message)
-        single = (low == high).astype(x.dtype)
-        low, high = low - single, high + single
-    elif min == max:
-        low, high = low - 1, high + 1
-    place = ((x - low) * bins / (high - low)).astype(jnp.int64)
-    inside = (x >= low) & (x <= high)
-    place = jnp.where(inside, jnp.minimum(place, bins - 1), bins)  # bins: nowhere, dropped
-    return jnp.zeros(bins, x.dtype).at[place].add(1, mode="drop")

@@ -37,6 +37,29 @@ def digamma(self):
     return jnp.where(self == 0, jnp.copysign(jnp.inf, -self), lax.digamma(self))
 
 
+@lowers(aten.special_spherical_bessel_j0.default)
+def spherical_bessel_j0(x):
+    square = x * x
+    near = 1 - square / 6 * (1 - square / 20 * (1 - square / 42 * (1 - square / 72)))
+    value = jnp.where(jnp.abs(x) < 0.5, near, jnp.sin(x) / x)
+    return jnp.where(jnp.isinf(x), 0, value)
+
+
+@lowers(aten.special_erfcx.default)
+def special_erfcx(self):
+    """Return exp(x^2) erfc(x), of double precision since a factor leaves single's range early."""
+    x = self.astype(jnp.float64)
+    size = jnp.abs(x)
+    inverse = 1 / jnp.square(jnp.maximum(size, 25))
+    series = jnp.ones_like(x)
+    for k in (11, 9, 7, 5, 3, 1):
+        series = 1 - series * k / 2 * inverse
+    far = series / (size * math.sqrt(math.pi))
+    power = jnp.exp(size * size)
+    right = jnp.where(size < 25, power * lax.erfc(size), far)
+    return jnp.where(x < 0, 2 * power - right, right).astype(self.dtype)
+
+
 @lowers(aten.polygamma.default)
 def polygamma(n, self):
     if n == 0:
@@ -109,7 +132,7 @@ def _zeta(x, q):
     for k, bernoulli in enumerate(_BERNOULLI, 1):
         total = total + rising * float(bernoulli / math.factorial(2 * k))
         rising = rising * (x + 2 * k - 1) / at * (x + 2 * k) / at
-    total = jnp.where(last == 0, whole, total)
+    total = jnp.where((last == 0), whole, total)
     total = jnp.where((q <= 0) & (x != jnp.floor(x)), jnp.nan, total)
     total = jnp.where(at_pole, jnp.inf, total)
     total = jnp.where(x < 1, jnp.nan, total)
