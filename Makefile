@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SHARDS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check models architectures clean
+.PHONY: help demo test check models architectures ops clean
 
 help:
 	@echo "make demo    install into $(VENV), then show what galley does"
@@ -12,6 +13,7 @@ help:
 	@echo "make check   install, then lint, format check, types, fast tests"
 	@echo "make models         measure the models of benchmarks/zoo.py, write docs/models.md"
 	@echo "make architectures  compare many of transformers' with eager, write docs/architectures.md"
+	@echo "make ops            judge every operator of op_db by eager, write docs/ops.md"
 	@echo "make clean   remove $(VENV) and caches"
 	@echo "PYTHON=python3.12 make ... uses another Python for the environment"
 
@@ -32,6 +34,9 @@ models: $(VENV)/test.stamp
 
 architectures: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.architectures
+
+ops: $(VENV)/test.stamp
+	$(BIN)/python -m benchmarks.ops --shards $(SHARDS)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist

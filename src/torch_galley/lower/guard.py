@@ -45,7 +45,11 @@ def barred(node: fx.Node, constants: Container[fx.Node]) -> list[int]:
         constants: nodes whose value depends on no input of the cluster.
     """
     if node.target in _SUMS:
-        return [i for i, arg in enumerate(node.args) if arg == 0 or arg in constants]
+        return [
+            i
+            for i, arg in enumerate(node.args)
+            if (arg in constants if isinstance(arg, fx.Node) else arg == 0)
+        ]
     if not (node.args and isinstance(node.args[0], fx.Node)):
         return []
     pair = any(

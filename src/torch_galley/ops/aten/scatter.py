@@ -270,7 +270,14 @@ def _plus(self, values):
     return self | values if self.dtype == bool else self + values
 
 
-@lowers(aten.masked_scatter.default)
+def _boolean(self, mask, source):
+    """Leave another mask to eager, which refuses it; tracing does not."""
+    if mask.dtype is torch.bool:
+        return None
+    return reasons.ArgumentForm("aten.masked_scatter.default", "the mask is not bool")
+
+
+@lowers(aten.masked_scatter.default, when=_boolean)
 def masked_scatter(self, mask, source):
     """The n-th True element, in row-major order, takes the n-th of source."""
     shape = jnp.broadcast_shapes(self.shape, mask.shape)
