@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SHARDS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check models architectures ops clean
+.PHONY: help demo test check models architectures ops overhead clean
 
 help:
 	@echo "make demo    install into $(VENV), then show what galley does"
@@ -14,6 +14,7 @@ help:
 	@echo "make models         measure the models of benchmarks/zoo.py, write docs/models.md"
 	@echo "make architectures  compare many of transformers' with eager, write docs/architectures.md"
 	@echo "make ops            judge every operator of op_db by eager, write docs/ops.md"
+	@echo "make overhead       time a call of a tiny network against inductor's"
 	@echo "make clean   remove $(VENV) and caches"
 	@echo "PYTHON=python3.12 make ... uses another Python for the environment"
 
@@ -37,6 +38,9 @@ architectures: $(VENV)/test.stamp
 
 ops: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.ops --shards $(SHARDS)
+
+overhead: $(VENV)/test.stamp
+	$(BIN)/python -m benchmarks.overhead
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist

@@ -78,6 +78,19 @@ def test_a_bad_environment_variable_is_named():
     assert "GALLEY_MIN_CLUSTER_SIZE='many' is no whole number" in done.stderr
 
 
+def test_a_misspelt_environment_variable_is_named():
+    done = run(f"import torch; {COMPILE.format('galley')}", GALLEY_MIN_CLUSTERSIZE="3")
+    assert "GALLEY_MIN_CLUSTERSIZE is set, and no setting of ours" in done.stderr
+    assert "did you mean GALLEY_MIN_CLUSTER_SIZE?" in done.stderr
+
+
+@pytest.mark.parametrize("platform", ["cuda", "nonsense"])
+def test_a_jax_without_its_cpu_platform_is_one_clear_error(platform):
+    done = run(f"import torch; {COMPILE.format('galley')}", JAX_PLATFORMS=platform)
+    assert "jax can't start its cpu platform" in done.stderr
+    assert f"JAX_PLATFORMS is '{platform}'; unset it" in done.stderr
+
+
 @pytest.mark.parametrize(
     "flags", ["--xla_no_such_flag=1", "--xla_dump_to", "--xla_dump_hlo_as_text=maybe", "  "]
 )

@@ -68,9 +68,13 @@ def run(args: argparse.Namespace) -> int:
             raise ToolError(f"--{name} is {getattr(args, name)}", hint="give 1 or more")
     if args.length > 512:
         raise ToolError(f"--length is {args.length}", hint="BERT has positions for 512 tokens")
+    folder = args.dump or tempfile.mkdtemp(prefix="galley-demo-")
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)  # before minutes are spent
+    except OSError as error:
+        raise ToolError(f"can't write to --dump {folder}: {error.strerror}") from error
     say(f"BERT-base, {args.layers} layers, {args.batch} x {args.length} tokens, random weights")
     model, ids = _bert(args)
-    folder = args.dump or tempfile.mkdtemp(prefix="galley-demo-")
     with torch.no_grad():
         wanted = _step("eager, first call", lambda: model(ids))[1].last_hidden_state
         eager_peak = _peak_bytes()

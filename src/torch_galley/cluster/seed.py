@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,8 @@ class SeedGraph:
 
     ops: tuple[GraphOp, ...]
     supported: frozenset[str]
+    origin: str = field(default="the graph", compare=False)
+    """Where it comes from, for messages."""
 
 
 def clusters(graph: SeedGraph, policy: str = "dependencies") -> list[SeedCluster]:
@@ -92,24 +94,24 @@ def clusters(graph: SeedGraph, policy: str = "dependencies") -> list[SeedCluster
     if policy not in POLICIES:
         raise ClusterError(f"unknown policy {policy!r}", hint=f"one of {', '.join(POLICIES)}")
     if not graph.ops:
-        raise ClusterError("the graph has no operations")
-    ops, edges = _sorted(graph.ops)
+        raise ClusterError(f"{graph.origin}: no operations")
+    ops, edges = _sorted(graph.ops, graph.origin)
     supported = [op.op_type in graph.supported for op in ops]
     groups = POLICIES[policy](ops, edges, supported)
     return _described(ops, edges, supported, groups)
 
 
-def _sorted(ops: Sequence[GraphOp]) -> tuple[list[GraphOp], Edges]:
+def _sorted(ops: Sequence[GraphOp], origin: str) -> tuple[list[GraphOp], Edges]:
     """Return the operations so that each comes after its inputs, else as given, and the edges."""
     index: dict[str, int] = {}
     for position, op in enumerate(ops):
         if op.name in index:
-            raise ClusterError(f"two operations are named {op.name!r}")
+            raise ClusterError(f"{origin}: two operations are named {op.name!r}")
         index[op.name] = position
     edges = [(index[name], v) for v, op in enumerate(ops) for name in op.inputs if name in index]
     order = topological_order(len(ops), edges, range(len(ops)))
     if len(order) < len(ops):
-        raise ClusterError(f"the graph has a cycle: {_drawn_cycle(ops, index, set(order))}")
+        raise ClusterError(f"{origin}: a cycle: {_drawn_cycle(ops, index, set(order))}")
     place = {v: rank for rank, v in enumerate(order)}
     return [ops[v] for v in order], sorted({(place[a], place[b]) for a, b in edges})
 
@@ -191,7 +193,8 @@ def load(path: str | Path, supported: Collection[str] | None = None) -> SeedGrap
             the message names the file and the entry.
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        data = json.loads(text, object_pairs_hook=_without_doubles)
     except OSError as error:
         raise ClusterError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -201,7 +204,18 @@ def load(path: str | Path, supported: Collection[str] | None = None) -> SeedGrap
         raise ClusterError(f"{place}: not JSON: {error.msg}") from error
     except RecursionError as error:
         raise ClusterError(f"{path}: nested too deeply") from error
+    except ValueError as error:  # a double field, or a number longer than Python reads
+        raise ClusterError(f"{path}: {error}") from error
     return parse(data, str(path), supported)
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"field {name!r} is given twice in one object")
+        found[name] = value
+    return found
 
 
 def parse(data: Any, origin: str, supported: Collection[str] | None = None) -> SeedGraph:
@@ -230,7 +244,7 @@ def parse(data: Any, origin: str, supported: Collection[str] | None = None) -> S
         _check_fields(entry, fields, {"name", "op_type"}, where)
         _check_strings(entry.get("inputs", []), f"{where}: inputs")
         ops.append(GraphOp(entry["name"], entry["op_type"], tuple(entry.get("inputs", []))))
-    return SeedGraph(tuple(ops), frozenset(types))
+    return SeedGraph(tuple(ops), frozenset(types), origin)
 
 
 _JSON_NAME = {dict: "an object", list: "a list", str: "a string"}

@@ -129,16 +129,41 @@ def xla_error(
     return kind(f"{doing}: {first}", site=site, hint=hint, status=status)
 
 
+forked = False
+"""Whether this process was forked from one that had started XLA, whose threads did not come along:
+compiling, and large operations, would wait for them for ever. Everything runs natively here."""
+
+
+def _in_forked_child() -> None:
+    global forked
+    forked = _client_is_running()
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
+
+
 @cache
 def start_client() -> None:
     """Start XLA's client once, after making sure that it accepts XLA_FLAGS.
 
     XLA ends the process on a flag that it does not know, so flags are tried in a child first.
+
+    Raises:
+        ConfigError: XLA refuses XLA_FLAGS, or jax finds none of the platforms it is told to use.
     """
     text = os.environ.get("XLA_FLAGS", "")
     if text and not _client_is_running() and not _harmless(text.split()):
         _try_flags(text.split())
-    jax.devices()
+    try:
+        jax.devices("cpu")
+    except Exception as error:  # RuntimeError for most, AssertionError without a word for some
+        platforms = os.environ.get("JAX_PLATFORMS")
+        raise ConfigError(
+            f"jax can't start its cpu platform: {str(error) or type(error).__name__}",
+            hint=f"JAX_PLATFORMS is {platforms!r}; unset it, or let it contain cpu"
+            if platforms
+            else None,
+        ) from error
 
 
 def _client_is_running() -> bool:
@@ -168,8 +193,8 @@ def _try_flags(flags: Sequence[str]) -> None:
 
 
 def has_device(device: torch.device) -> bool:
-    """Whether jax has the counterpart of a torch device."""
-    return device.type in PLATFORM and _platform_exists(PLATFORM[device.type])
+    """Whether jax has the counterpart of a torch device. None has in a forked process."""
+    return not forked and device.type in PLATFORM and _platform_exists(PLATFORM[device.type])
 
 
 @cache

@@ -22,7 +22,6 @@ import jax.numpy as jnp
 import torch
 from jax.experimental.compilation_cache import compilation_cache
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.utils.dlpack import from_dlpack as torch_from_capsule
 
 from torch_galley.core.spec import wide_types
 
@@ -117,11 +116,10 @@ def _dumps_kept() -> Iterator[None]:
 class _OwnExecutable:
     def __init__(self, loaded: Any):
         self._loaded = loaded
-        self._execute = loaded.execute_sharded
+        self._execute = loaded.execute
 
     def __call__(self, arrays: Sequence[Any]) -> Sequence[Any]:
-        results = self._execute(arrays).disassemble_into_single_device_arrays()
-        return [result for (result,) in results]
+        return self._execute(arrays)
 
     def hlo(self) -> str:
         return self._loaded.hlo_modules()[0].to_string()
@@ -146,6 +144,7 @@ class OwnEngine:
         self._capsule = torch._C._to_dlpack  # torch.utils.dlpack.to_dlpack without its detour
         self._import = _jax.dlpack_managed_tensor_to_buffer
         self._export = _jax.buffer_to_dlpack_managed_tensor
+        self._from_capsule = torch._C._from_dlpack  # torch.utils.dlpack.from_dlpack likewise
 
     def compile(self, stage: jax.stages.Lowered, options: Options) -> Executable:
         program = io.BytesIO()
@@ -160,7 +159,7 @@ class OwnEngine:
         return self._import(self._capsule(tensor), self._device, None, None)
 
     def take(self, array: Any) -> torch.Tensor:
-        return torch_from_capsule(self._export(array, stream=None))
+        return self._from_capsule(self._export(array, stream=None))
 
 
 def _prove(own: OwnEngine) -> None:

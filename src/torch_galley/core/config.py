@@ -125,12 +125,17 @@ _overlay: ContextVar[dict[str, Any] | None] = ContextVar("galley_config", defaul
 
 
 def _from_environment() -> dict[str, Any]:
+    known = {f"GALLEY_{f.name.upper()}": f.name for f in dataclasses.fields(Config)}
     out: dict[str, Any] = {}
-    for f in dataclasses.fields(Config):
-        variable = f"GALLEY_{f.name.upper()}"
-        if os.environ.get(variable):  # set to nothing is not set
-            value = _parse(f.name, os.environ[variable], variable)
-            out |= _checked({f.name: value}, variable)
+    for variable, text in os.environ.items():
+        if not variable.startswith("GALLEY_") or not text:  # set to nothing is not set
+            continue
+        if variable not in known:
+            near = difflib.get_close_matches(variable, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            raise ConfigError(f"{variable} is set, and no setting of ours", hint=hint)
+        name = known[variable]
+        out |= _checked({name: _parse(name, text, variable)}, variable)
     return out
 
 

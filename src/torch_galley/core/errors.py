@@ -55,7 +55,17 @@ class GalleyError(Exception):
             lines.append(f"  at {self.site}")
         if self.hint:
             lines.append(f"  hint: {self.hint}")
-        return "\n".join(lines)
+        return _printable("\n".join(lines))
+
+
+def _printable(text: str) -> str:
+    """Return text with control characters spelled out: names and paths may hold anything.
+
+    Example:
+        >>> _printable("a\x1b[2Jb")
+        'a\\\\x1b[2Jb'
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 class ConfigError(GalleyError):

@@ -63,7 +63,7 @@ class NoDevice(Reason):
     """The tensor's device has no counterpart in this jax."""
 
     device: str
-    sentence = "jax has no {device} device here"
+    sentence = "jax has no {device} device in this process"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,11 @@ class Lowered:
     """If any, the executable has one result more: int64[len(checks), 2]; see ops.check."""
     sites: Mapping[str, Site | None]
     """Each node's place in the user's code, by node name."""
+
+    @cached_property
+    def plain_results(self) -> bool:
+        """Whether every result is dense and row-major, as XLA gives it."""
+        return all(result.layout is None for result in self.results)
 
     @property
     def first_site(self) -> Site | None:

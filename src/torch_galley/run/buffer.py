@@ -33,11 +33,3 @@ def to_jax(tensor: torch.Tensor, layout: Layout | None, way: Engine) -> jax.Arra
 def is_view_of(array: jax.Array, tensor: torch.Tensor) -> bool:
     """Whether an array shares a tensor's memory, rather than being a copy of it."""
     return array.unsafe_buffer_pointer() == tensor.data_ptr()
-
-
-def to_torch(
-    array: jax.Array, layout: Layout | None, shape: tuple[int, ...], way: Engine
-) -> torch.Tensor:
-    """Return a result as a tensor of the recorded strides, waiting until it is there."""
-    tensor = way.take(array)
-    return layout.unpack(tensor, shape) if layout is not None else tensor

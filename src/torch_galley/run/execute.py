@@ -1,4 +1,4 @@
-"""The plan: what is left of a graph at run time, a flat list of instructions over slots.
+"""The plan: what is left of a graph at run time, one short generated function.
 
 Note [Aliasing]. Inputs reach XLA as views of torch's memory (run.buffer), and XLA may run
 asynchronously (our own CPU client does not, see compile.engine). Three rules keep a later write
@@ -15,7 +15,7 @@ of the caller from changing an earlier result:
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,8 @@ from torch import fx
 
 from torch_galley.capture.fx import is_shape_number
 from torch_galley.cluster.partition import Clustered, XlaCluster
-from torch_galley.core.events import PlanExecuted, emit
+from torch_galley.compile import client
+from torch_galley.core.events import NativeExecuted, PlanExecuted, emit
 from torch_galley.lower.symbol import bind, mentions_symbols, value_of
 from torch_galley.run.step import ClusterStep, GetExecutable, NativeStep, Step, as_torch
 
@@ -38,41 +39,70 @@ class Instruction:
     writes: tuple[int, ...]
     frees: tuple[int, ...]
 
+    def text(self, number: int) -> str:
+        """Return it as lines of the plan's function, where it is step `number`.
+
+        Example:
+            >>> print(Instruction(lambda values, bindings: [1], (0, 1), (2,), (0,)).text(3))
+            [v2] = step3([v0, v1], bindings)
+            v0 = None
+        """
+        step = f"{_list(self.writes)} = step{number}({_list(self.reads)}, bindings)"
+        return "\n".join([step, *(f"v{slot} = None" for slot in self.frees)])
+
+
+def _list(slots: Iterable[int]) -> str:
+    return "[" + ", ".join(f"v{slot}" for slot in slots) + "]"
+
 
 class Plan:
     """A callable made of a clustered graph. Call it with a list of inputs, which it empties.
 
-    Safe to call from several threads: what it keeps between calls is replaced whole, never
-    changed in place.
+    It is one generated function, see `text`. Safe to call from several threads: what it keeps
+    between calls is replaced whole, never changed in place.
     """
 
     def __init__(self, clustered: Clustered, executable: GetExecutable):
         self.clustered = clustered
         self.executable = executable
+        self.executions = len(clustered.clusters)
+        """Executables that one run runs."""
         self.natives = len(clustered.native)
         """Operator calls that one run makes outside XLA."""
-        graph = clustered.captured.graph
-        # Placeholders first, so that the list of inputs is the beginning of the slots.
-        nodes = sorted(graph.graph.nodes, key=lambda node: node.op != "placeholder")
+        nodes = list(clustered.captured.graph.graph.nodes)
         self._slot = {node: slot for slot, node in enumerate(nodes)}
         self._inputs = [node for node in nodes if node.op == "placeholder"]
-        self._constants = {
-            self._slot[node]: _attribute(graph, str(node.target))
-            for node in nodes
-            if node.op == "get_attr"
-        }
         (output,) = (node for node in nodes if node.op == "output")
-        self._result: Sequence[Any] = output.args[0]
+        self._results: Sequence[Any] = output.args[0]
         self._symbolic = any(mentions_symbols(node.meta.get("val")) for node in nodes)
-        self.instructions = self._instructions()
+        self.instructions = self._made()
 
-    def _instructions(self) -> list[Instruction]:
-        kept: set[fx.Node] = set()
-        fx.map_arg(self._result, kept.add)
+    @property
+    def instructions(self) -> Sequence[Instruction]:
+        """The steps in order. Setting others makes the plan run those."""
+        return self._instructions
+
+    @instructions.setter
+    def instructions(self, instructions: Sequence[Instruction]) -> None:
+        self._instructions = instructions
+        graph = self.clustered.captured.graph
+        names: dict[str, Any] = {f"step{n}": i.step for n, i in enumerate(instructions)}
+        names |= {f"v{slot}": _attribute(graph, node) for node, slot in self._slot.items()}
+        names |= {f"result{n}": item for n, item in enumerate(self._results)}
+        names |= {"as_torch": as_torch, "value_of": value_of}
+        exec(self.text(), names)  # the text is ours; no name in it comes from outside
+        self._function: Callable[[list[Any], Any], list[Any]] = names["run"]
+
+    def _made(self) -> list[Instruction]:
+        kept = {node for node in self._slot if node.op == "get_attr"}
+        fx.map_arg(self._results, kept.add)
         made: list[tuple[Step, Sequence[fx.Node], Sequence[fx.Node]]] = []
+        read_by_clusters = {n for cluster in self.clustered.clusters for n in cluster.inputs}
         for part in self.clustered.steps:
             if isinstance(part, XlaCluster):
-                made.append((ClusterStep(part, self.executable), part.inputs, part.outputs))
+                stays = [node in read_by_clusters for node in part.outputs]
+                step = ClusterStep(part, self.executable, stays)
+                made.append((step, part.inputs, part.outputs))
             else:
                 native = NativeStep(part)
                 made.append((native, native.inputs, (part,)))
@@ -88,37 +118,49 @@ class Plan:
             for number, (step, reads, writes) in enumerate(made)
         ]
 
+    def text(self) -> str:
+        """Return the function's source: v are values, by their nodes' place in the graph."""
+        body = [f"{_list(self._slot[node] for node in self._inputs)} = inputs"]
+        body += ["inputs.clear()  # so that what a step is the last to need is really freed"]
+        for number, instruction in enumerate(self._instructions):
+            body += instruction.text(number).split("\n")
+        results = ", ".join(self._result(*pair) for pair in enumerate(self._results))
+        body += [f"return [{results}]"]
+        return "\n    ".join(["def run(inputs, bindings):", *body])
+
+    def _result(self, number: int, item: Any) -> str:
+        """Return the expression for a result of the graph."""
+        if not isinstance(item, fx.Node):
+            return f"result{number}"
+        if is_shape_number(item):  # follows from sizes, and is computed by no step
+            return f"value_of(result{number}.meta['val'], bindings)"
+        return f"as_torch(v{self._slot[item]})"
+
     def __call__(self, inputs: list[Any]) -> list[Any]:
+        if client.forked:
+            return self._natively(inputs)
         started = time.perf_counter()
-        slots = inputs + [None] * (len(self._slot) - len(inputs))
-        for slot, constant in self._constants.items():
-            slots[slot] = constant
         bindings: dict[Any, Any] = {}
         if self._symbolic:
             for node, value in zip(self._inputs, inputs, strict=True):
                 bind(node.meta.get("val"), value, bindings)
-        inputs.clear()  # so that what a step is the last to need is really freed
-        for instruction in self.instructions:
-            values = [slots[slot] for slot in instruction.reads]
-            results = instruction.step(values, bindings)
-            for slot, result in zip(instruction.writes, results, strict=True):
-                slots[slot] = result
-            for slot in instruction.frees:
-                slots[slot] = None
-        result = [self._output(item, slots, bindings) for item in self._result]
+        results = self._function(inputs, bindings)
         emit(PlanExecuted(self, time.perf_counter() - started))
-        return result
+        return results
 
-    def _output(self, item: Any, slots: list[Any], bindings: Mapping[Any, Any]) -> Any:
-        if not isinstance(item, fx.Node):
-            return item
-        value = slots[self._slot[item]]
-        if value is None and is_shape_number(item):
-            return value_of(item.meta["val"], bindings)
-        return as_torch(value)
+    def _natively(self, inputs: list[Any]) -> list[Any]:
+        """Run the captured graph in torch, as a process must that was forked from one with XLA."""
+        given = list(inputs)
+        inputs.clear()
+        emit(NativeExecuted(self.clustered.operations))
+        return list(self.clustered.captured.graph(*given))
 
 
-def _attribute(module: torch.nn.Module, path: str) -> Any:
-    for part in path.split("."):
-        module = getattr(module, part)
-    return module
+def _attribute(module: torch.nn.Module, node: fx.Node) -> Any:
+    """Return the value of a get_attr node, None for any other."""
+    if node.op != "get_attr":
+        return None
+    found: Any = module
+    for part in str(node.target).split("."):
+        found = getattr(found, part)
+    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
@@ -14,7 +13,7 @@ from torch_galley.capture.fx import is_shape_number
 from torch_galley.cluster.partition import XlaCluster
 from torch_galley.compile.client import Compiled, xla_error
 from torch_galley.compile.engine import Engine
-from torch_galley.core.errors import RunError
+from torch_galley.core.errors import GalleyError, RunError
 from torch_galley.lower.driver import Argument
 from torch_galley.lower.symbol import (
     Bindings,
@@ -23,7 +22,7 @@ from torch_galley.lower.symbol import (
     mentions_symbols,
     value_of,
 )
-from torch_galley.run.buffer import is_view_of, to_jax, to_torch
+from torch_galley.run.buffer import is_view_of, to_jax
 
 GetExecutable = Callable[[XlaCluster, tuple[Argument, ...], Bindings], Compiled]
 """Finds or makes the executable for a cluster and given inputs."""
@@ -43,9 +42,16 @@ class OnDevice:
     def tensor(self) -> torch.Tensor:
         """Return it as a tensor, waiting for it. The same one each time."""
         if self._tensor is None:
-            layout, shape = self.argument.layout, self.argument.spec.shape
-            self._tensor = to_torch(self.array, layout, shape, self.engine)
+            self._tensor = as_tensor(self.array, self.argument, self.engine)
         return self._tensor
+
+
+def as_tensor(array: Any, argument: Argument, engine: Engine) -> torch.Tensor:
+    """Return a cluster's result as a tensor of eager's strides, waiting for it."""
+    tensor = engine.take(array)
+    if argument.layout is None:
+        return tensor
+    return argument.layout.unpack(tensor, argument.spec.shape)
 
 
 def as_torch(value: Any) -> Any:
@@ -61,27 +67,30 @@ class Step(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class _Ready:
-    """What the last call found out, so that the next one with equal inputs need not."""
-
-    bindings: dict[Any, Any]
-    slots: list[_Slot]
-    compiled: Compiled
-
-
 class ClusterStep:
-    """Bring the inputs to XLA, run the executable, leave its results on the device."""
+    """Bring the inputs to XLA and run the executable.
 
-    def __init__(self, cluster: XlaCluster, executable: GetExecutable):
+    Results that another cluster reads stay on the device, those for torch alone are tensors.
+    """
+
+    def __init__(self, cluster: XlaCluster, executable: GetExecutable, stays: Sequence[bool]):
         self.cluster = cluster
+        self._stays = stays
         self._executable = executable
         self._symbols = cluster_symbols(cluster)
         self._ready: _Ready | None = None
 
-    def __call__(self, values: list[Any], bindings: Bindings) -> list[OnDevice]:
+    def __call__(self, values: list[Any], bindings: Bindings) -> list[Any]:
+        ready = self._ready
+        if ready is not None and ready.usual is not None:
+            try:
+                results = ready.usual(values)
+            except jax.errors.JaxRuntimeError as error:
+                raise self._failure(ready.compiled, error) from error
+            if results is not None:
+                return results
         compiled, arrays = self.bring(values, bindings)
-        return self.run(compiled, arrays)
+        return self.give(compiled, self.run(compiled, arrays))
 
     def bring(self, values: list[Any], bindings: Bindings) -> tuple[Compiled, list[Any]]:
         """Return the executable for the present inputs, and these as arrays."""
@@ -89,24 +98,35 @@ class ClusterStep:
         if ready is None or (self._symbols and ready.bindings != self._own(bindings)):
             ready = self._make_ready(values, bindings)
         while True:
-            arrays = [slot.array(value) for slot, value in zip(ready.slots, values, strict=True)]
-            if None not in arrays:
+            arrays = ready.arrays(values)
+            if arrays is not None:
                 return ready.compiled, arrays
             ready = self._make_ready(values, bindings)  # an input is not as it was
 
-    def run(self, compiled: Compiled, arrays: list[Any]) -> list[OnDevice]:
+    def run(self, compiled: Compiled, arrays: list[Any]) -> Sequence[Any]:
         """Run the executable; raise what eager would have raised if a check failed."""
-        lowered, engine = compiled.lowered, compiled.engine
+        lowered = compiled.lowered
         try:
             results = compiled.executable(arrays)
             if lowered.checks:
                 _raise_failed(compiled, results[-1])
         except jax.errors.JaxRuntimeError as error:
-            doing = f"{self.cluster.name} failed"
-            raise xla_error(error, RunError, doing, lowered.first_site) from error
+            raise self._failure(compiled, error) from error
+        return results
+
+    def _failure(self, compiled: Compiled, error: Exception) -> GalleyError:
+        return xla_error(
+            error, RunError, f"{self.cluster.name} failed", compiled.lowered.first_site
+        )
+
+    def give(self, compiled: Compiled, results: Sequence[Any]) -> list[Any]:
+        """Return the executable's results as the plan wants them."""
+        lowered, engine = compiled.lowered, compiled.engine
         # Not strict: the verdict of the checks is one result more.
-        pairs = zip(results, lowered.results, strict=False)
-        return [OnDevice(array, argument, engine) for array, argument in pairs]
+        return [
+            OnDevice(array, argument, engine) if stays else as_tensor(array, argument, engine)
+            for array, argument, stays in zip(results, lowered.results, self._stays, strict=False)
+        ]
 
     @property
     def compiled(self) -> Compiled | None:
@@ -128,14 +148,95 @@ class ClusterStep:
             _Slot(value, argument, compiled.engine)
             for value, argument in zip(values, arguments, strict=True)
         ]
-        self._ready = ready = _Ready(own, slots, compiled)
+        lowered = compiled.lowered
+        plain = lowered.plain_results and not lowered.checks
+        takes = compiled.engine.take if plain and not any(self._stays) else None
+        self._ready = ready = _Ready(own, slots, compiled, None if self._symbols else takes)
         return ready
+
+
+class _Ready:
+    """What the last call found out, so that the next one with equal inputs need not."""
+
+    def __init__(
+        self,
+        bindings: dict[Any, Any],
+        slots: list[_Slot],
+        compiled: Compiled,
+        take: Callable[[Any], torch.Tensor] | None,
+    ):
+        self.bindings = bindings
+        self.compiled = compiled
+        self._slots = slots
+        self._take = take
+        """What makes a result a tensor, if that is all that is to be done with results."""
+        self._moved: Callable[[list[Any]], list[Any] | None] | None = None
+        self.usual: Callable[[list[Any]], list[torch.Tensor] | None] | None = None
+        """The whole call as one function; gives None if an input is not as it was."""
+
+    def arrays(self, values: list[Any]) -> list[Any] | None:
+        """Return the inputs as arrays, None if one is not like those this was made for."""
+        if self._moved is not None and (arrays := self._moved(values)) is not None:
+            return arrays
+        arrays = [slot.array(value) for slot, value in zip(self._slots, values, strict=True)]
+        if any(array is None for array in arrays):
+            return None
+        self._moved = _mover(self._slots, values, arrays)
+        if self._take is not None:
+            self.usual = _usual(self._moved, self.compiled.executable, self._take)
+        return arrays
+
+
+def _mover(
+    slots: list[_Slot], values: list[Any], arrays: list[Any]
+) -> Callable[[list[Any]], list[Any] | None]:
+    """Return a function that brings inputs, but not parameters that lie where they lay.
+
+    An array that views the very memory shows whatever was written there meanwhile. It also keeps
+    that memory alive, so that an equal address is the same memory; and a parameter lives as long
+    as we do. That its shape is still the same is guarded by who calls us.
+    """
+    kept = {
+        place: value.data_ptr()
+        for place, (value, array) in enumerate(zip(values, arrays, strict=True))
+        if isinstance(value, torch.nn.Parameter) and is_view_of(array, value)
+    }
+    places, addresses = list(kept), list(kept.values())
+    template = [array if place in kept else None for place, array in enumerate(arrays)]
+    others = [(place, slot.array) for place, slot in enumerate(slots) if place not in kept]
+
+    def move(values: list[Any]) -> list[Any] | None:
+        if [values[place].data_ptr() for place in places] != addresses:
+            return None
+        arrays = template.copy()
+        for place, bring in others:
+            array = bring(values[place])
+            if array is None:
+                return None
+            arrays[place] = array
+        return arrays
+
+    return move
+
+
+def _usual(
+    move: Callable[[list[Any]], list[Any] | None],
+    execute: Callable[[list[Any]], Sequence[Any]],
+    take: Callable[[Any], torch.Tensor],
+) -> Callable[[list[Any]], list[torch.Tensor] | None]:
+    """Return the call of a cluster whose results are all plain and for torch: the leanest way."""
+
+    def call(values: list[Any]) -> list[torch.Tensor] | None:
+        arrays = move(values)
+        return None if arrays is None else [take(array) for array in execute(arrays)]
+
+    return call
 
 
 class _Slot:
     """One input of a cluster: what it must be like, and the way to its array."""
 
-    __slots__ = ("_address", "_argument", "_engine", "_kept", "_plain", "_shape", "_stride")
+    __slots__ = ("_argument", "_engine", "_plain", "_shape", "_stride")
 
     def __init__(self, value: Any, argument: Argument, engine: Engine):
         self._argument = argument
@@ -145,8 +246,6 @@ class _Slot:
         self._plain = (
             isinstance(value, torch.Tensor) and value.is_contiguous() and 1 not in self._shape
         )
-        self._address = 0
-        self._kept: Any = None
 
     def array(self, value: Any) -> Any:
         """Return the array for a value, None if it is not like the one this slot was made for."""
@@ -154,21 +253,12 @@ class _Slot:
             # Usually the very object, since it comes from another cluster's Lowered.
             same = value.argument is self._argument or value.argument == self._argument
             return value.array if same else None
-        if self._kept is not None and value.data_ptr() == self._address:
-            return self._kept
         if value.stride() != self._stride or value.shape != self._shape:
             return None
         ordinary = type(value) is torch.Tensor and not value.requires_grad
         if self._plain and ordinary and not value.is_neg() and not value.is_conj():
             return self._engine.bring(value)  # what to_jax comes down to
-        array = to_jax(value, self._argument.layout, self._engine)
-        if isinstance(value, torch.nn.Parameter) and is_view_of(array, value):
-            # An array that views the very memory is as good at the next call, whatever was
-            # written there meanwhile. It also keeps that memory alive, so that an equal address
-            # is the same memory; and a parameter lives as long as we do. That its shape is still
-            # the same is guarded by who calls us.
-            self._address, self._kept = value.data_ptr(), array
-        return array
+        return to_jax(value, self._argument.layout, self._engine)
 
 
 class NativeStep:

@@ -66,7 +66,7 @@ def test_an_error_is_a_message_and_exit_code_2(capsys, tmp_path):
     )
     assert main(["cluster", str(path), "--supported", "add"]) == 2
     out, err = capsys.readouterr()
-    assert (out, err) == ("", "galley: error: the graph has a cycle: a -> b -> a\n")
+    assert (out, err) == ("", f"galley: error: {path}: a cycle: a -> b -> a\n")
 
 
 def test_help_lists_every_verb(capsys):

@@ -74,11 +74,11 @@ def test_deep_chain(policy):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "the graph has no operations"),
-        ("a:add a:add", "two operations are named 'a'"),
-        ("a:add<a", "the graph has a cycle: a -> a"),
-        ("x:add a:add<b,x b:add<a y:add<b", "the graph has a cycle: a -> b -> a"),
-        ("a:add<c b:add<a c:add<b", "the graph has a cycle: a -> b -> c -> a"),
+        ("", "the graph: no operations"),
+        ("a:add a:add", "the graph: two operations are named 'a'"),
+        ("a:add<a", "the graph: a cycle: a -> a"),
+        ("x:add a:add<b,x b:add<a y:add<b", "the graph: a cycle: a -> b -> a"),
+        ("a:add<c b:add<a c:add<b", "the graph: a cycle: a -> b -> c -> a"),
     ],
 )
 def test_graph_that_is_none(text, message):
@@ -144,6 +144,7 @@ def test_given_types_win_over_the_files():
         (b"", ":1:1: not JSON: Expecting value"),
         (b"\xff\xfe", ": not UTF-8 text"),
         (b"[" * 100_000, ": nested too deeply"),
+        (b'{"ops": [], "ops": []}', ": field 'ops' is given twice in one object"),
     ],
 )
 def test_unreadable_file(tmp_path, content, message):
@@ -152,6 +153,20 @@ def test_unreadable_file(tmp_path, content, message):
     with pytest.raises(ClusterError) as caught:
         load(path)
     assert caught.value.message == f"{path}{message}"
+
+
+def test_a_number_too_long_to_read(tmp_path):
+    path = tmp_path / "g.json"
+    path.write_text("9" * 5000)
+    with pytest.raises(ClusterError, match=r"g\.json: Exceeds the limit"):
+        load(path)
+
+
+def test_control_characters_are_spelled_out():
+    ops = (GraphOp("a\x1b[2J", "add", ("a\x1b[2J",)),)
+    with pytest.raises(ClusterError) as caught:
+        clusters(SeedGraph(ops, frozenset()))
+    assert str(caught.value) == r"the graph: a cycle: a\x1b[2J -> a\x1b[2J"
 
 
 def test_missing_file_and_folder(tmp_path):

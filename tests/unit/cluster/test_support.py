@@ -78,5 +78,5 @@ def test_cuda_tensors_where_jax_has_no_gpu():
     node = graph.call_function(aten.sin.default, (graph.placeholder("x"),))
     node.args[0].meta["val"] = node.meta["val"] = x
     assert support(node, Config(), lambda device: device.type == "cpu") == reasons.NoDevice("cuda")
-    assert str(reasons.NoDevice("cuda")) == "jax has no cuda device here"
+    assert str(reasons.NoDevice("cuda")) == "jax has no cuda device in this process"
     assert support(node, Config(), lambda device: True) is None
