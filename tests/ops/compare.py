@@ -17,7 +17,7 @@ TOLERANCE = {
 }
 """Relative and absolute, about a few units in the last place."""
 
-FREE_INDICES = {"argsort", "kthvalue", "median", "nanmedian", "sort", "topk"}
+FREE_INDICES = {"argsort", "kthvalue", "median", "mode", "nanmedian", "sort", "topk"}
 """Operators whose last result is indices, and that leave open which of equal elements is meant
 (unless they are told to be stable)."""
 

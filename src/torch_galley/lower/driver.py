@@ -29,7 +29,7 @@ from torch_galley.core.spec import PLATFORM, XLA_DTYPE, TensorSpec, wide_types
 from torch_galley.lower import save
 from torch_galley.lower.guard import barred, constant
 from torch_galley.lower.layout import Layout
-from torch_galley.lower.promote import compute_dtype, promote
+from torch_galley.lower.promote import HALF, compute_dtype, promote
 from torch_galley.lower.symbol import Bindings, value_of
 from torch_galley.ops.aten.cast import number
 from torch_galley.ops.check import Check, Checks, collecting
@@ -257,7 +257,8 @@ def _call(node: fx.Node, args: list[Any], kwargs: dict[str, Any], barred: Sequen
         promotes = torch.Tag.pointwise in lowering.overload.tags
     val = node.meta["val"]
     if promotes and isinstance(val, torch.Tensor):
-        compute = compute_dtype(node, val.dtype)
+        compute = val.dtype if lowering.halves and val.dtype in HALF else None
+        compute = compute or compute_dtype(node, val.dtype)
         if compute is not None:
             args = promote(node, args, compute)
         for place in barred:

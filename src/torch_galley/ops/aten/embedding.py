@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import torch
 
 from torch_galley.core.reasons import ArgumentForm, Reason
+from torch_galley.ops.aten.reduce import norm
 from torch_galley.ops.check import in_range
 from torch_galley.ops.half import wide
 from torch_galley.ops.registry import lowers
@@ -124,3 +125,12 @@ def _greatest(rows, indices, target, bags):
     found = first < count
     source = indices.at[first].get(mode="clip") if count else first
     return jnp.where(found, out, 0), jnp.where(found, source, -1)
+
+
+@lowers(aten.embedding_renorm.default)
+def embedding_renorm(self, indices, max_norm, norm_type):
+    """Shorten the rows that are looked up and longer than `max_norm`."""
+    size = norm(wide(self), norm_type, -1, True, None)
+    asked = jnp.zeros((self.shape[0], 1), bool).at[indices.ravel()].set(True, mode="drop")
+    factor = jnp.where(asked & (size > max_norm), max_norm / (size + 1e-7), 1)
+    return (wide(self) * factor).astype(self.dtype)

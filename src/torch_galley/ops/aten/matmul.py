@@ -97,13 +97,11 @@ def int_mm(self, mat2):
     return jnp.matmul(self, mat2, preferred_element_type=jnp.int32)
 
 
-@lowers(aten.linalg_solve_triangular.default)
-def linalg_solve_triangular(self, B, *, upper, left=True, unitriangular=False):
-    batch = jnp.broadcast_shapes(self.shape[:-2], B.shape[:-2])
-    return lax.linalg.triangular_solve(
-        jnp.broadcast_to(self, batch + self.shape[-2:]),
-        jnp.broadcast_to(B, batch + B.shape[-2:]),
-        left_side=left,
-        lower=not upper,
-        unit_diagonal=unitriangular,
+@lowers(aten._trilinear.default)
+def trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim, unroll_dim=1):
+    """Multiply the three, each with dimensions of size 1 put in, and sum."""
+    first, second, third = (
+        jnp.expand_dims(wide(x), expand)
+        for x, expand in ((i1, expand1), (i2, expand2), (i3, expand3))
     )
+    return (first * second * third).sum(tuple(sumdim)).astype(i1.dtype)

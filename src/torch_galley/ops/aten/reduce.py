@@ -115,16 +115,17 @@ def _variance(self, dim, correction, keepdim):
 
 @lowers(aten.linalg_vector_norm.default)
 def vector_norm(self, ord=2, dim=None, keepdim=False, *, dtype=None):
-    return _norm(self, ord, dim, keepdim, dtype)
+    return norm(self, ord, dim, keepdim, dtype)
 
 
 @lowers(aten.dist.default)
 def dist(self, other, p=2):
     dtype = jnp.result_type(self, other)
-    return _norm(self.astype(dtype) - other.astype(dtype), p, None, False, None)
+    return norm(self.astype(dtype) - other.astype(dtype), p, None, False, None)
 
 
-def _norm(self, ord, dim, keepdim, dtype):
+def norm(self, ord, dim, keepdim, dtype):
+    """Return the vector norm of an order over dimensions."""
     x = self if dtype is None else cast(self, dtype)
     name = jnp.real(x).dtype
     x = jnp.abs(_wide(x))

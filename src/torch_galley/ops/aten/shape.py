@@ -6,10 +6,13 @@ gather is a loop over elements.
 
 from __future__ import annotations
 
+import math
+
 import jax.numpy as jnp
 import torch
 from jax import lax
 
+from torch_galley.core.reasons import ArgumentForm, Reason
 from torch_galley.core.spec import TORCH_DTYPE, XLA_DTYPE
 from torch_galley.ops.aten.cast import cast
 from torch_galley.ops.registry import lowers, rows
@@ -226,3 +229,17 @@ def _split_last(array, parts):
 @lowers(aten.copy.default)
 def copy(self, src, non_blocking=False):
     return jnp.broadcast_to(cast(src, TORCH_DTYPE[self.dtype.name]), self.shape)
+
+
+def _dense(self, size, *, memory_format=None) -> Reason | None:
+    if not self.is_contiguous() or memory_format not in (None, torch.contiguous_format):
+        return ArgumentForm("aten.resize", "the memory is not row-major")
+    return None
+
+
+@lowers(aten.resize.default, when=_dense)
+def resize(self, size, *, memory_format=None):
+    """Keep the first elements; what torch leaves open is zero."""
+    flat, count = jnp.ravel(self), math.prod(size)
+    flat = lax.pad(flat, jnp.zeros((), flat.dtype), [(0, count - flat.size, 0)])
+    return jnp.reshape(flat, size)
