@@ -291,6 +291,20 @@ def test_compiled_functions_join_the_program(flushes: list[Flushed], xla: torch.
     assert len(flushes) == 1
 
 
+def test_graph_breaks_leave_us_alone(xla: torch.device) -> None:
+    def picked(x: torch.Tensor) -> torch.Tensor:
+        keep = torch.nonzero(x * 2 > 3).squeeze(1)
+        return x[keep] * 2
+
+    x = torch.arange(4.0)
+    before = torch_galley.metrics()["executions"]
+    given = torch.compile(picked, backend="galley")(x.to(xla))
+    assert torch.equal(given.cpu(), picked(x))
+    assert torch_galley.metrics()["executions"] > before
+    traced = {str(key) for key in torch._dynamo.utils.counters["graph_break"]}
+    assert not [reason for reason in traced if "torch_galley" in reason]
+
+
 def test_backward_operations_have_their_forward_lines(xla: torch.device) -> None:
     seen = []
     stop = listen(lambda event: seen.append(event) if isinstance(event, GraphBuilt) else None)

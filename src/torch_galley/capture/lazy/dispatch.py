@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from torch_galley.capture.lazy import native, overlap, place, storage
-from torch_galley.capture.lazy.flush import after_call, check_process, lock
+from torch_galley.capture.lazy.flush import after_call, check_process, flush, lock
 from torch_galley.capture.lazy.infer import NoMetaKernel, infer, raise_as_eager
 from torch_galley.capture.lazy.operator import Call, Form, Operator, operator
 from torch_galley.capture.lazy.special import SPECIAL
@@ -317,12 +317,21 @@ _WHOLE = (
 """Operators with a kernel for all devices that would take them apart before we see them."""
 
 
+def _hide_from_dynamo() -> None:
+    """After a graph break Dynamo compiles whatever is called, ours and jax's code too: skip it."""
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+    for function in (call, flush):
+        frames.set_code_exec_strategy(function.__code__, skip)
+
+
 def install() -> list[torch.library.Library]:
     """Make `call` the kernel of the device; return what must be kept alive.
 
     Structured operators have a kernel for all devices that calls their out= form, and those on
     lists one that loops; they are registered one by one so that they arrive whole.
     """
+    _hide_from_dynamo()
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(call, "PrivateUse1")
     own = torch.library.Library("aten", "IMPL")

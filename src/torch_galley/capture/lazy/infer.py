@@ -12,6 +12,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 _INDEXING = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"})
 """Operators that take CPU index tensors on every device."""
 
+_LENIENT = frozenset({"masked_scatter", "masked_scatter_"})
+"""Operators whose meta kernels accept what eager refuses."""
+
 
 class NoMetaKernel(Exception):
     """torch can't tell the result's shape without the data; eager computes it, though."""
@@ -31,6 +34,9 @@ def infer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], given: 
         Exception: whatever eager raises for such arguments.
     """
     _same_device(op, args, kwargs)
+    if op.overloadpacket.__name__ in _LENIENT:
+        own_args, own_kwargs = given or (args, kwargs)
+        raise_as_eager(op, own_args, own_kwargs)
     try:
         return op(*tree_map(_meta, args), **tree_map(_meta, kwargs))
     except Exception as error:
