@@ -32,12 +32,21 @@ def _native_dropout(
     return input * mask * (0.0 if p == 1 else 1 / (1 - p)), mask
 
 
+def _ldexp(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Round the power to its own dtype first: that of a float16 exponent may become infinite."""
+    dtype = torch.result_type(self, other)
+    if not (dtype.is_floating_point or dtype.is_complex):
+        dtype = torch.get_default_dtype()
+    return (self * torch.pow(2.0, other)).to(dtype)
+
+
 _OURS: dict[Any, Callable[..., Any]] = {
     aten.native_dropout.default: _native_dropout,
+    aten.ldexp.Tensor: _ldexp,
 }
 """Rewritings of our own."""
 
-_BEYOND_CORE = [aten.grid_sampler_2d, aten.ldexp]
+_BEYOND_CORE = [aten.grid_sampler_2d]
 """Rewritings that torch has but does not count as core, and that help us."""
 
 _KEEP = [
