@@ -93,7 +93,7 @@ def _page(
             yield from _wrapped("if its arguments pass", one.when)
         yield from _trials(one, trials[one.op])
         for row in sweep_verdicts(one.op):
-            yield from _wrapped(f"  op_db sweep, {_task(row)}", _verdict(row))
+            yield from _wrapped(f"op_db sweep, {_task(row)}", _verdict(row))
     named = [name if there else f"{name} (not in this jax)" for name, there in _devices().items()]
     yield f"devices: {', '.join(named)}"
 
