@@ -2,7 +2,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SHARDS ?= $(shell nproc)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check models architectures ops overhead clean
@@ -37,7 +36,7 @@ architectures: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.architectures
 
 ops: $(VENV)/test.stamp
-	$(BIN)/python -m benchmarks.ops --shards $(SHARDS)
+	$(BIN)/python -m benchmarks.ops
 
 overhead: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.overhead

@@ -45,7 +45,7 @@ def main() -> int:
     parser.add_argument("--only", metavar="NAME", action="append", help="these operators")
     parser.add_argument("--limit", type=int, help="samples of each entry (default all)")
     parser.add_argument("--again", metavar="STATUS", help="run those with this status once more")
-    parser.add_argument("--shards", type=int, default=1, help="workers at a time (default 1)")
+    parser.add_argument("--shards", type=int, default=os.cpu_count(), help="workers at a time")
     parser.add_argument("--patience", type=float, default=300, help="seconds a task may take")
     parser.add_argument("--render", action="store_true", help="write the page from the JSON")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)

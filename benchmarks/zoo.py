@@ -233,17 +233,21 @@ Training = tuple[nn.Module, Inputs, Callable[[Any], torch.Tensor]]
 """A model in train mode, inputs, and the loss of its output."""
 
 
+def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(logits, labels.to(logits.device))
+
+
 def _language(model: nn.Module, vocabulary: int, batch: int, length: int) -> Training:
     ids = _ids(vocabulary, batch, length)
 
     def loss(output: Any) -> torch.Tensor:
-        return nn.functional.cross_entropy(output.logits.flatten(0, 1), ids.flatten())
+        return _cross_entropy(output.logits.flatten(0, 1), ids.flatten())
 
     return model.train(), {"input_ids": ids}, loss
 
 
 def _train_gpt2(small: bool) -> Training:
-    size = {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 96} if small else {"n_layer": 4}
+    size = {"n_layer": 4} | ({"n_embd": 32, "n_head": 2, "vocab_size": 96} if small else {})
     model = _gpt2(**size, **_NO_DROPOUT["gpt2"])
     return _language(model, model.config.vocab_size, 2, 16 if small else 64)
 
@@ -261,7 +265,7 @@ def _train_resnet(small: bool) -> Training:
     side, batch = (32, 4) if small else (96, 8)
     inputs = {"pixel_values": torch.randn(batch, 3, side, side)}
     labels = torch.randint(10, (batch,))
-    return model, inputs, lambda output: nn.functional.cross_entropy(output.logits, labels)
+    return model, inputs, lambda output: _cross_entropy(output.logits, labels)
 
 
 def _train_lstm(small: bool) -> Training:
@@ -269,7 +273,7 @@ def _train_lstm(small: bool) -> Training:
     ids = _ids(vocabulary, 4, length)
 
     def loss(logits: torch.Tensor) -> torch.Tensor:
-        return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+        return _cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
     return Lstm(vocabulary, width).train(), {"input_ids": ids}, loss
 
@@ -280,7 +284,7 @@ def _train_unet(small: bool) -> Training:
     labels = torch.randint(2, (2, side, side))
     model = UNet(width, depth).train()
     inputs = {"pixel_values": images}
-    return model, inputs, lambda output: nn.functional.cross_entropy(output, labels)
+    return model, inputs, lambda output: _cross_entropy(output, labels)
 
 
 _TRAINED: dict[str, Callable[[bool], Training]] = {

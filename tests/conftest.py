@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +22,16 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch_galley.reset_metrics()
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture(scope="module")
+def forgets_torch_xla() -> Iterator[None]:
+    """Undo torch_galley.compat.install(), which makes libraries take us for torch_xla."""
+    path, finders = list(sys.path), list(sys.meta_path)
+    yield
+    sys.path[:], sys.meta_path[:] = path, finders
+    for name in [name for name in sys.modules if name.split(".")[0] == "torch_xla"]:
+        del sys.modules[name]
 
 
 @pytest.fixture

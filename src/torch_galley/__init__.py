@@ -9,7 +9,7 @@ from typing import Any as _Any
 
 from torch_galley import hlo
 from torch_galley.backend import claim_openxla as _claim_openxla
-from torch_galley.backend import device, sync
+from torch_galley.backend import device, jit, sync
 from torch_galley.core import errors
 from torch_galley.core.config import config
 from torch_galley.core.versions import check_versions as _check_versions
@@ -27,6 +27,7 @@ __all__ = [
     "errors",
     "explain",
     "hlo",
+    "jit",
     "metrics",
     "metrics_report",
     "reset_metrics",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
@@ -46,9 +47,17 @@ def galley(
         raise ConfigError(f"unknown mode {mode!r}", hint=f"one of {', '.join(_MODES)}")
     # Here, so that `import torch_galley` pays for none of the stages.
     from torch_galley.capture.functional import capture
+
+    return capture(graph, example_inputs, config, _compile)
+
+
+def _compile(captured: Any) -> Any:
+    """The executor of torch.compile's graphs."""
+    # Here, so that `import torch_galley` pays for none of the stages.
+    from torch_galley.capture.lazy.compiled import on_device, recorder
     from torch_galley.pipeline import build
 
-    return capture(graph, example_inputs, config, build)
+    return recorder(captured) if on_device(captured) else build(captured)
 
 
 def device(index: int = 0) -> torch.device:
@@ -78,6 +87,31 @@ def sync() -> None:
         flush("sync")
 
 
+def jit(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that records `step` at its first call, and later runs that alone.
+
+    The second call runs no Python of the step: it reads the tensors that the first one read as
+    they are by then, draws new random numbers, and writes where the first one wrote. A call with
+    other shapes, dtypes or Python arguments is recorded anew. What the step reads from elsewhere
+    in Python (a learning rate, an attribute, `model.training`) stays as it was when recorded, and
+    results carry no gradient.
+
+    Example: `step = torch_galley.jit(train_step); loss = step(batch, target)`
+
+    Args:
+        step: a function of xla tensors, numbers, strings, and lists and dicts of these. It may
+            write tensors that it doesn't get as arguments: parameters, an optimizer's state.
+
+    Raises:
+        CaptureError: at a call, for a step that can't be repeated without its Python: it reads a
+            value, writes a CPU tensor, or leaves new tensors behind at each call.
+    """
+    device()
+    from torch_galley.capture.lazy.jit import Jitted  # here: it imports torch
+
+    return Jitted(step)
+
+
 def _execute(captured: Any) -> Any:
     """The lazy device's executor."""
     from torch_galley.pipeline import build  # here: jax is imported at the first flush, no earlier
@@ -94,7 +128,8 @@ def claim_openxla() -> None:
     torch registers that name itself, when Dynamo loads its backends, for torch_xla alone; a name
     can be registered once. So ours replaces it right after, now or whenever that happens.
     """
-    if importlib.util.find_spec("torch_xla") is not None:
+    found = importlib.util.find_spec("torch_xla")
+    if found is not None and not (found.origin or "").startswith(os.path.dirname(__file__)):
         return
     if _TORCH_XLA_STUB in sys.modules:
         _replace_openxla()

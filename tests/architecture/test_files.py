@@ -24,7 +24,10 @@ def test_no_file_is_longer_than_500_lines():
 
 
 def test_no_file_is_a_drawer():
-    assert [shown(p) for p in SOURCES if p.stem in ("utils", "common", "helpers")] == []
+    """But for torch_xla's own torch_xla.utils.utils, under whose name programs look."""
+    theirs = PACKAGE / "compat" / "path"
+    drawers = [p for p in SOURCES if p.stem in ("utils", "common", "helpers")]
+    assert [shown(p) for p in drawers if not p.is_relative_to(theirs)] == []
 
 
 def test_every_module_says_what_it_is():

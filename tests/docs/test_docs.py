@@ -36,7 +36,7 @@ def test_docstrings(name):
 
 
 @pytest.mark.parametrize(("place", "code"), FENCES, ids=[place for place, _ in FENCES])
-def test_fence(place, code, monkeypatch):
+def test_fence(place, code, monkeypatch, forgets_torch_xla):
     for field in dataclasses.fields(Config):  # as a reader has it, not as the tests do
         monkeypatch.delenv(f"GALLEY_{field.name.upper()}", raising=False)
     exec(compile(code, place, "exec"), {"__name__": "__main__"})

@@ -37,19 +37,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("galley: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader has gone, as in `galley ... | head`. Python would complain again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence()  # the reader has gone, as in `galley ... | head`
         return 141
     except SystemExit as stop:  # from argparse, which has printed its message, or from a script
         if stop.code is None or isinstance(stop.code, int):
             return stop.code or 0
         print(stop.code, file=sys.stderr)
         return 1
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        _silence()
+        print(f"galley: error: can't write the output: {error.strerror}", file=sys.stderr)
+        return 2
     except Exception as error:
         inner = getattr(error, "inner_exception", None)  # Dynamo wraps what a backend raises
         if isinstance(inner, GalleyError):
             return _say(inner)
         raise
+
+
+def _silence() -> None:
+    """Drop what is still to be printed: Python would try again at exit, and complain."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(error: GalleyError) -> int:
@@ -60,6 +71,8 @@ def _say(error: GalleyError) -> int:
 def _run(arguments: list[str]) -> int:
     if arguments[:1] == ["--version"]:
         arguments = ["version"]
+    if arguments and arguments[0].endswith(".py"):
+        arguments = ["run", *arguments]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_help())
         return 0 if arguments else 2
@@ -73,8 +86,13 @@ def _run(arguments: list[str]) -> int:
     module = importlib.import_module(f"torch_galley.cli.{verb}")
     parser = argparse.ArgumentParser(prog="galley")
     module.add_parser(parser.add_subparsers(metavar="VERB"))
-    code = module.run(parser.parse_args(arguments))
-    sys.stdout.flush()  # here, so that a reader that has gone is noticed above
+    passes_on = getattr(module, "passes_on", False)
+    args = parser.parse_args(arguments[:2] if passes_on else arguments)
+    if passes_on:
+        args.args = arguments[2:]
+    code = module.run(args)
+    if sys.stdout is not None:
+        sys.stdout.flush()  # here, so that a reader that has gone is noticed above
     return code
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import runpy
+import builtins
+import io
+import os
 import sys
-import traceback
 from pathlib import Path
+from types import ModuleType, TracebackType
 from typing import Any
 
-from torch_galley.compat.install import install
+from torch_galley.compat.finder import install
 from torch_galley.core.errors import GalleyError, ToolError
 from torch_galley.core.site import Site
 
@@ -20,23 +22,26 @@ def add_parser(subparsers: Any) -> None:
     """Describe the verb to argparse."""
     parser = subparsers.add_parser("run", help="run a torch_xla script unchanged")
     parser.add_argument("script", help="the Python file to run as __main__")
-    parser.add_argument("args", nargs=argparse.REMAINDER, help="its own arguments")
+    parser.add_argument("args", nargs="*", help="its own arguments")
+
+
+passes_on = True
+"""What follows the script is its own, options and "--" too: argparse must not see it."""
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the script; 0 if it ends well, 1 if it raises.
 
     Raises:
-        ToolError: there is no such file.
+        ToolError: there is no such script.
         GalleyError: what the script asks for can't be done, with the script's line.
     """
-    if not Path(args.script).is_file():
-        raise ToolError(f"no such file: {args.script}", hint="give the path of a Python script")
-    install()
-    sys.argv = [args.script, *args.args]
-    sys.path[0] = str(Path(args.script).resolve().parent)
+    path = _find(args.script)
+    main = _as_python_does(path, [args.script, *args.args])
     try:
-        runpy.run_path(args.script, run_name="__main__")
+        with io.open_code(str(path)) as file:
+            code = compile(file.read(), str(path), "exec", dont_inherit=True)
+        exec(code, main.__dict__)
     except GalleyError as error:
         error.site = error.site or _place(error)
         raise
@@ -45,28 +50,57 @@ def run(args: argparse.Namespace) -> int:
         if isinstance(inner, GalleyError):
             inner.site = inner.site or _place(error)
             raise inner from error
-        _show(error)
+        # The script's hook, if it has set one; Python's own shows causes and groups as usual.
+        sys.excepthook(type(error), error, _from_script(error))
         return 1
     return 0
 
 
-def _frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Return the frames of a traceback from the script on."""
-    frames = traceback.extract_tb(error.__traceback__)
-    runner = [i for i, f in enumerate(frames) if f.filename.startswith((_OURS, "<frozen runpy"))]
-    first = next((i for i in range(len(frames)) if i not in runner), 0)
-    return list(frames[first:])
+def _find(script: str) -> Path:
+    """Return the absolute path of what is to be run: a file, a pipe, or a folder's __main__.py."""
+    path = Path(os.path.abspath(script))
+    if path.is_dir():
+        path = path / "__main__.py"
+    if not path.exists():
+        inside = "a folder without __main__.py" if path.name == "__main__.py" else "no such file"
+        raise ToolError(f"{inside}: {script}", hint="give the path of a Python script")
+    return path
 
 
-def _place(error: Exception) -> Site | None:
+def _as_python_does(path: Path, argv: list[str]) -> ModuleType:
+    """Make the process look as under `python script`; return the module __main__.
+
+    __main__ is replaced for good: multiprocessing, pickle and what runs at exit look there.
+    """
+    import torch_galley  # here: it imports torch, which only a script that is run needs
+
+    install()
+    torch_galley.device()  # torch.ones(2, device="xla") may be the first line
+    sys.argv = argv
+    sys.path[0] = os.path.dirname(os.path.realpath(path))
+    main = ModuleType("__main__")
+    main.__file__ = str(path)
+    vars(main)["__builtins__"] = builtins
+    sys.modules["__main__"] = main
+    return main
+
+
+def _from_script(error: BaseException) -> TracebackType | None:
+    """Return the error's traceback from the script on, without our frames; None if it has none."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    return trace
+
+
+def _place(error: BaseException) -> Site | None:
     """Return the script's own innermost line, or that of what it calls."""
-    own = [f for f in _frames(error) if not f.filename.startswith(_OURS)]
-    own = [f for f in own if "site-packages" not in f.filename]
-    return Site(own[-1].filename, own[-1].lineno or 0, own[-1].name) if own else None
-
-
-def _show(error: Exception) -> None:
-    lines = traceback.format_list(_frames(error))
-    lines += traceback.format_exception_only(error)
-    print("Traceback (most recent call last):", file=sys.stderr)
-    print("".join(lines), end="", file=sys.stderr)
+    place, trace = None, error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        theirs = not code.co_filename.startswith((_OURS, "<frozen"))
+        if theirs and "site-packages" not in code.co_filename:
+            place = Site(code.co_filename, trace.tb_lineno, code.co_name)
+        trace = trace.tb_next
+    return place

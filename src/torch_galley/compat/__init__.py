@@ -1,1 +1,8 @@
-"""The torch_xla names, as thin modules over the public API, for `galley run`."""
+"""torch_xla's names over the public API: `galley run`, or `install()` in a program of your own.
+
+`path/` holds a package torch_xla, which `install()` puts where `import` finds it.
+"""
+
+from torch_galley.compat.finder import install
+
+__all__ = ["install"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from typing import Any
 import jax
 import torch
 
-from torch_galley.compile import save
+from torch_galley.compile import flags, save
 from torch_galley.compile.engine import Engine, Executable, engine
 from torch_galley.core.errors import CompileError, ConfigError, GalleyError, ToolError
 from torch_galley.core.events import ClusterCompiled, emit
@@ -105,6 +104,7 @@ def compile(lowered: Lowered) -> Compiled:
         hint = "lower its cluster again: lower(it.cluster, it.arguments, {}, it.config)"
         raise ToolError("a Lowered that was loaded can't be compiled", hint=hint)
     start_client()
+    flags.check_unchanged()
     started = time.perf_counter()
     doing = f"XLA could not compile {lowered.name}"
     try:
@@ -144,16 +144,13 @@ os.register_at_fork(after_in_child=_in_forked_child)
 
 @cache
 def start_client() -> None:
-    """Start XLA's client once, after making sure that it accepts XLA_FLAGS.
-
-    XLA ends the process on a flag that it does not know, so flags are tried in a child first.
+    """Start XLA's client once, with XLA_FLAGS as they are now.
 
     Raises:
         ConfigError: XLA refuses XLA_FLAGS, or jax finds none of the platforms it is told to use.
     """
-    text = os.environ.get("XLA_FLAGS", "")
-    if text and not _client_is_running() and not _harmless(text.split()):
-        _try_flags(text.split())
+    if not _client_is_running():
+        flags.prepare()
     try:
         jax.devices("cpu")
     except Exception as error:  # RuntimeError for most, AssertionError without a word for some
@@ -164,32 +161,13 @@ def start_client() -> None:
             if platforms
             else None,
         ) from error
+    flags.taken()
 
 
 def _client_is_running() -> bool:
     # jax has no public way to ask; when this private one is gone, flags are tried once too often.
     bridge = sys.modules.get("jax._src.xla_bridge")
     return bool(getattr(bridge, "_backends", None))
-
-
-def _harmless(flags: Sequence[str]) -> bool:
-    """Whether all flags are of the kinds that every XLA knows: dumps as text into a folder."""
-    known = re.compile(r"--xla_dump_hlo_as_text|--xla_dump_to=.+")
-    return bool(flags) and all(known.fullmatch(flag) for flag in flags)
-
-
-def _try_flags(flags: Sequence[str]) -> None:
-    code = "import jax; jax.devices('cpu')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        return
-    named = [flag for flag in flags if flag.split("=")[0].lstrip("-") in done.stderr]
-    culprit = f": {' '.join(named)}" if named else ""
-    raise ConfigError(
-        f"XLA refuses XLA_FLAGS={os.environ['XLA_FLAGS']!r}{culprit}",
-        hint="correct or unset XLA_FLAGS; XLA would have ended the process",
-        stderr=done.stderr,
-    )
 
 
 def has_device(device: torch.device) -> bool:

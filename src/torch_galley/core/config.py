@@ -50,6 +50,12 @@ class Config:
     cache_size: int = _setting(
         512, "Executables kept in memory; the least recently used go first.", minimum=1
     )
+    mode: str = _setting(
+        "lazy",
+        "When the xla device runs: 'lazy' when a value is asked for, 'eager' and 'blocking' at "
+        "each operation.",
+        ("lazy", "eager", "blocking"),
+    )
     dump_dir: str | None = _setting(
         None, "Write each compiled cluster's StableHLO and HLO into this folder."
     )
@@ -148,6 +154,14 @@ def current(options: Mapping[str, Any] | None = None) -> Config:
     """
     values = _from_environment() | (_overlay.get() or {})
     return Config(**(values | _checked(options or {}, "options")))
+
+
+def mode() -> str:
+    """Return the setting `mode` alone: it is asked for at every operation of the xla device."""
+    overlay = _overlay.get()
+    if overlay and "mode" in overlay:
+        return overlay["mode"]
+    return current().mode if os.environ.get("GALLEY_MODE") else "lazy"
 
 
 @contextlib.contextmanager

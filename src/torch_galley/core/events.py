@@ -65,6 +65,8 @@ class NativeExecuted(Event):
     """So many operator calls ran outside XLA and outside a plan."""
 
     count: int
+    op: Any = None
+    """The torch operator."""
 
 
 @dataclass(slots=True)

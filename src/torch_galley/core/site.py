@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import torch
-
-_TORCH_ROOT = str(Path(torch.__file__).parent)
+_TORCH = importlib.util.find_spec("torch")  # found, not imported: `import torch_galley` is light
+_TORCH_ROOT = str(Path(_TORCH.origin).parent) if _TORCH and _TORCH.origin else "torch"
 _FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+), in (?P<function>.*)$')
 
 

@@ -23,8 +23,8 @@ XLA_DTYPE: dict[torch.dtype, str] = {
 }
 """torch dtypes that travel through DLPack both ways, and jax's names for them."""
 
-PLATFORM = {"cpu": "cpu", "cuda": "cuda", "xla": "cpu"}
-"""jax's platform for a torch device type; our own lazy device computes on the CPU."""
+PLATFORM = {"cpu": "cpu", "cuda": "cuda"}
+"""jax's platform for a torch device type. The lazy device's programs are of CPU tensors."""
 
 TORCH_DTYPE: dict[str, torch.dtype] = {name: dtype for dtype, name in XLA_DTYPE.items()}
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 from torch_galley.core import events
 from torch_galley.core.events import Event, listen
+from torch_galley.core.site import Site, site_of
 from torch_galley.observe.metrics import fusions
 
 
@@ -20,28 +22,44 @@ def line(event: Event) -> str | None:
             found = plan.clustered
             return (
                 f"record   graph {found.captured.fingerprint}: {found.operations} operations, "
-                f"{len(found.clusters)} clusters, {len(found.native)} native"
+                f"{len(found.clusters)} clusters, {len(found.native)} native{_first(found)}"
             )
         case events.ClusterLowered(lowered=lowered, seconds=seconds):
             count = len(lowered.cluster.nodes)
-            return f"lower    {lowered.name}: {count} operations, {_ms(seconds)}"
+            place = _at(lowered.first_site)
+            return f"lower    {lowered.name}: {count} operations, {_ms(seconds)}{place}"
         case events.ClusterCompiled(compiled=compiled, seconds=seconds):
             count = fusions(compiled.hlo())
-            return f"compile  {compiled.lowered.name}: {count} fusions, {_ms(seconds)}"
+            lowered = compiled.lowered
+            place = _at(lowered.first_site)
+            return f"compile  {lowered.name}: {count} fusions, {_ms(seconds)}{place}"
         case events.CacheHit():
             return "compile  found in memory"
         case events.PlanExecuted(plan=plan, seconds=seconds):
-            names = [cluster.name for cluster in plan.clustered.clusters]
-            shown = ", ".join(names) or "no cluster"
-            outside = f", {plan.natives} operations outside XLA" if plan.natives else ""
-            return f"run      {shown}{outside}: {_ms(seconds)}"
-        case events.NativeExecuted(count=count):
-            return f"run      {count} operations outside XLA"
+            found = plan.clustered
+            shown = ", ".join(cluster.name for cluster in found.clusters) or "no cluster"
+            outside = (
+                f", {len(plan.native_operators)} operations outside XLA"
+                if plan.native_operators
+                else ""
+            )
+            return f"run      {shown}{outside}: {_ms(seconds)}{_first(found)}"
+        case events.NativeExecuted(count=count, op=op):
+            return f"run      {op or f'{count} operations'} outside XLA"
         case events.Flushed(cause=cause, nodes=nodes, site=site, seconds=seconds):
-            place = f" at {site}" if site else ""
-            return f"flush    {cause}: {nodes} operations, {_ms(seconds)}{place}"
+            return f"flush    {cause}: {nodes} operations, {_ms(seconds)}{_at(site)}"
         case _:
             return None
+
+
+def _at(site: Site | None) -> str:
+    return f" at {site}" if site else ""
+
+
+def _first(found: Any) -> str:
+    """Return the place of a graph's first operation that has one."""
+    nodes = found.captured.graph.graph.nodes
+    return next((_at(site) for node in nodes if (site := site_of(node.meta))), "")
 
 
 def _ms(seconds: float) -> str:

@@ -8,43 +8,25 @@ from __future__ import annotations
 
 import functools
 import threading
-from enum import Enum, auto
-from functools import cache
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch._ops import OpOverload
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from torch_galley.capture.lazy import native, storage
-from torch_galley.capture.lazy.flush import count_recorded, lock
+from torch_galley.capture.lazy import native, overlap, place, storage
+from torch_galley.capture.lazy.flush import after_call, check_process, lock
 from torch_galley.capture.lazy.infer import NoMetaKernel, infer, raise_as_eager
+from torch_galley.capture.lazy.operator import Call, Form, Operator, operator
 from torch_galley.capture.lazy.special import SPECIAL
-from torch_galley.capture.lazy.trace import Step, Value
-from torch_galley.core.errors import CaptureError
-from torch_galley.ops.derive import Derived, derive
+from torch_galley.capture.lazy.trace import Recipe, Step, Value
 
 aten = torch.ops.aten
 
-
-class _Form(Enum):
-    VIEW = auto()
-    WRITE = auto()
-    NATIVE = auto()
-    FUNCTION = auto()
-
-
-@cache
-def _form(op: OpOverload) -> _Form:
-    schema = op._schema
-    dynamic = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
-    if torch.Tag.nondeterministic_seeded in op.tags or any(tag in op.tags for tag in dynamic):
-        return _Form.NATIVE
-    if any(a.alias_info and a.alias_info.is_write for a in schema.arguments):
-        return _Form.WRITE
-    if any(r.alias_info and not r.alias_info.is_write for r in schema.returns):
-        return _Form.VIEW
-    return _Form.FUNCTION
+_MAX_KNOWN = 50_000
+"""Calls whose shapes are remembered."""
 
 
 class _Thread(threading.local):
@@ -52,13 +34,6 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-_in_child = False
-
-
-def after_fork() -> None:
-    """Note that this process is a fork's child, where XLA's threads don't exist."""
-    global _in_child
-    _in_child = True
 
 
 def enter_thread() -> None:
@@ -75,39 +50,59 @@ def call(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """Record or run one operator call: the kernel of every operator of the device."""
     if not _thread.ready:
         enter_thread()
-    if _in_child:
-        raise CaptureError(
-            f"{op} on an xla tensor in a forked process",
-            hint="start the process with the 'spawn' method, or keep its tensors on the CPU",
-        )
-    op, args = _with_numbers(op, args)
+    check_process()
     with lock:
-        special = SPECIAL.get(op)
-        if special is not None:
-            return special(*args, **kwargs)
-        form = _form(op)
+        outermost = place.enter()
         try:
-            if form is _Form.VIEW:
-                return _view(op, args, kwargs)
-            if form is _Form.FUNCTION:
-                return _function(op, args, kwargs)
-            if form is _Form.WRITE and (derived := derive(op)) is not None:
-                return _write(op, derived, args, kwargs)
-        except NoMetaKernel:
-            pass
-        return native.run(op, args, kwargs)
+            special = SPECIAL.get(op)
+            if special is not None:
+                result = special(*args, **kwargs)
+            else:
+                result = _ordinary(operator(op), args, kwargs)
+        finally:
+            if outermost:
+                place.leave()
+        if outermost:
+            after_call()
+        return result
 
 
-def _with_numbers(op: OpOverload, args: tuple[Any, ...]) -> tuple[OpOverload, tuple[Any, ...]]:
+def _ordinary(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if found.op is aten._index_put_impl_.default:  # index_put_, with a flag more for CUDA
+        found, args = operator(aten.index_put_.default), args[:4]
+    for i in found.tensors:
+        if i < len(args) and not isinstance(args[i], torch.Tensor):
+            op, args = _with_numbers(found, args)
+            found = operator(op)
+            break
+    try:
+        if found.form is Form.FUNCTION or (found.op is aten.index.Tensor and not _masks(args[1])):
+            return _function(found, args, kwargs)
+        if found.form is Form.VIEW:
+            return _view(found, args, kwargs)
+        if found.form is Form.RESHAPE:
+            return _reshape(found, args, kwargs)
+        if found.form is Form.WRITE and found.derived is not None:
+            return _write(found, args, kwargs)
+    except NoMetaKernel:
+        pass
+    return native.run(found.op, args, kwargs)
+
+
+def _masks(indices: list[torch.Tensor | None]) -> bool:
+    """Whether an index is a mask: how much it picks hangs on its data."""
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+
+
+def _with_numbers(found: Operator, args: tuple[Any, ...]) -> tuple[OpOverload, tuple[Any, ...]]:
     """Give a number where the schema wants a tensor a form that the operator takes again.
 
     torch wraps it in a tensor on the way to us and unwraps it at the door; the way back is open
     to add and its kin only.
     """
+    op = found.op
     wanting = [
-        i
-        for i, (arg, argument) in enumerate(zip(args, op._schema.arguments, strict=False))
-        if isinstance(arg, int | float | complex) and str(argument.type) == "Tensor"
+        i for i in found.tensors if i < len(args) and isinstance(args[i], int | float | complex)
     ]
     if not wanting:
         return op, args
@@ -118,68 +113,106 @@ def _with_numbers(op: OpOverload, args: tuple[Any, ...]) -> tuple[OpOverload, tu
     scalar = getattr(op.overloadpacket, "Scalar", None)
     if wanting == [1] and scalar is not None and op._overloadname == "Tensor":
         return scalar, args
-    default = {float: torch.get_default_dtype(), complex: torch.get_default_dtype().to_complex()}
     numbers = list(args)
     for i in wanting:
-        dtype = default.get(type(args[i]))
-        numbers[i] = torch.tensor(args[i], dtype=dtype, device="cpu")
+        numbers[i] = torch.tensor(args[i], device="cpu")
+        if not isinstance(args[i], int):  # a real or complex number, rounded as eager does first
+            tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+            dtypes = [torch.result_type(tensor, args[i]) for tensor in tensors]
+            numbers[i] = torch.tensor(args[i], dtype=dtypes[0] if dtypes else None, device="cpu")
     return op, tuple(numbers)
 
 
-def _operand(arg: Any) -> Any:
-    """Return what a step keeps of an argument."""
-    if isinstance(arg, torch.Tensor):
-        if arg.device.type == "xla":
-            return storage.read(arg)
-        return Value.ready(arg.detach().clone())  # the caller may write it later
-    if isinstance(arg, torch.device):
-        return torch.device("cpu")
-    return arg
+@dataclass(frozen=True)
+class _Known:
+    """What was found out for a call: its recipe, and what its results are like."""
+
+    recipe: Recipe
+    results: list[Any]
+    """Of a function: a storage.Layout, or a plain result. Of a writing operator: the new sizes of
+    each written tensor if they change, else None."""
+    spec: TreeSpec | None
+    """How a function's results are nested; None for one tensor."""
+    apart: bool = False
+    """A written tensor has elements that share memory: eager's order of writing counts."""
 
 
-def _record(
-    op: OpOverload, args: Any, kwargs: dict[str, Any], leaves: list[Any]
-) -> list[Value | None]:
-    """Record a step whose results are like `leaves`, and return them."""
-    kwargs = {name: arg for name, arg in kwargs.items() if name != "pin_memory"}
-    args, kwargs = tree_map(_operand, (tuple(args), kwargs))
-    kinds = tuple(
-        (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, torch.Tensor) else None
-        for leaf in leaves
+_known: dict[tuple[Any, ...], _Known] = {}
+
+
+def _remember(key: tuple[Any, ...], known: _Known) -> _Known:
+    if len(_known) >= _MAX_KNOWN:
+        _known.clear()
+    _known[key] = known
+    return known
+
+
+def _step(recipe: Recipe, made: Call) -> Step:
+    operands = tuple(
+        storage.read(tensor)
+        if not tensor.is_cpu
+        else Value.ready(tensor.detach().clone())  # the caller may write it later
+        for tensor in made.tensors
     )
-    step = Step(op, args, kwargs, kinds)
-    count_recorded()
-    return [
-        Value(*kind, step=step, index=i) if kind is not None else None
-        for i, kind in enumerate(kinds)
+    return Step(recipe, operands, tuple(made.numbers))
+
+
+def _function(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    made = Call(found, args, kwargs)
+    known = _known.get(made.key) or _remember(made.key, _know_function(made))
+    step = _step(known.recipe, made)
+    if known.spec is None:
+        layout = known.results[0]
+        return storage.hold(Value(layout.sizes, layout.dtype, None, step), layout)
+    held = [
+        storage.hold(Value(like.sizes, like.dtype, None, step, i), like)
+        if isinstance(like, storage.Layout)
+        else like
+        for i, like in enumerate(known.results)
     ]
+    return tree_unflatten(held, known.spec)
 
 
-def _function(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    shapes = infer(op, args, kwargs)
+def _know_function(made: Call) -> _Known:
+    op = made.operator.op
+    shapes = infer(op, made.args, made.kwargs)
     leaves, spec = tree_flatten(shapes)
     if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
         raise NoMetaKernel  # a number or nothing: it has to be run
-    values = _record(op, args, kwargs, leaves)
-    held = [
-        storage.hold(value, tuple(leaf.stride())) if value is not None else leaf
-        for value, leaf in zip(values, leaves, strict=True)
-    ]
-    return tree_unflatten(held, spec)
+    likes = [storage.Layout.of(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+    kinds = tuple((x.sizes, x.dtype) if isinstance(x, storage.Layout) else None for x in likes)
+    recipe = Recipe(op, *made.template(), kinds)
+    return _Known(recipe, likes, None if isinstance(shapes, torch.Tensor) else spec)
 
 
-def _view(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+_BOUNDED = (aten.as_strided.default, aten._reshape_alias.default)
+"""Views that may reach beyond what their base shows, up to the end of the storage."""
+
+_views: dict[tuple[Any, ...], Any] = {}
+"""By a view's key: the Layouts of its results, nested as they are."""
+
+
+def _view(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     base = args[0]
-    mirror = _mirror(base)
-    shapes = infer(op, (mirror, *args[1:]), kwargs)
-
-    def alias(shape: Any) -> Any:
-        if not isinstance(shape, torch.Tensor):
-            return shape
-        layout = (tuple(shape.shape), tuple(shape.stride()), int(shape.storage_offset()))
-        return storage.alias(base, shape.dtype, *layout)
-
-    return tree_map(alias, shapes)
+    made = Call(found, args, kwargs)
+    bounded = found.op in _BOUNDED
+    key = (made.key, base.storage_offset(), base.untyped_storage().nbytes() if bounded else None)
+    layouts = _views.get(key)
+    if layouts is None:
+        shapes = infer(found.op, (_mirror(base), *args[1:]), kwargs)
+        layouts = tree_map(
+            lambda x: storage.Layout.of(x) if isinstance(x, torch.Tensor) else x, shapes
+        )
+        if bounded and layouts.reach > base.untyped_storage().nbytes():
+            raise_as_eager(found.op, args, kwargs, [base])
+        if len(_views) >= _MAX_KNOWN:
+            _views.clear()
+        _views[key] = layouts
+    if isinstance(layouts, storage.Layout):
+        return storage.alias(base, layouts)
+    return tree_map(
+        lambda x: storage.alias(base, x) if isinstance(x, storage.Layout) else x, layouts
+    )
 
 
 def _mirror(tensor: torch.Tensor) -> torch.Tensor:
@@ -189,35 +222,76 @@ def _mirror(tensor: torch.Tensor) -> torch.Tensor:
     return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
-def _write(op: OpOverload, derived: Derived, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    names = [argument.name for argument in op._schema.arguments]
-    given = dict(zip(names, args, strict=False)) | kwargs
+def _reshape(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    tensor, mirror = args[0], _mirror(args[0])
+    infer(found.op, (mirror, *args[1:]), kwargs, (args, kwargs))
+    layout = storage.Layout.of(mirror)
+    storage.reshape_in_place(tensor, tensor.untyped_storage(), layout)
+    return tensor
+
+
+def _write(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    derived = found.derived
+    assert derived is not None
+    given = dict(zip(found.names, args, strict=False)) | kwargs
     targets = [given[name] for name in derived.written]
     tensors: list[torch.Tensor] = tree_leaves(targets)
-    mirrors = {id(t): _meta_like(t) for t in tensors}
-    call_args, call_kwargs = tree_map(lambda a: mirrors.get(id(a), a), (args, kwargs))
-    infer(op, call_args, call_kwargs)  # eager's checks; resizes the mirrors of out tensors
-    if _narrows(tensors[0].dtype, args):
-        raise_as_eager(op, args, kwargs)  # meta kernels don't mind
-    if not derived.outs and any(t is None for t in tensors):
+    made = Call(found, args, kwargs)
+    known = _known.get(made.key) or _remember(made.key, _know_write(made, tensors))
+    if overlap.partial(tensors, made.tensors):
+        raise_as_eager(found.op, args, kwargs)
+    if known.apart:
         raise NoMetaKernel
-    wanted = [mirrors[id(t)] for t in tensors]
-    inputs = {k: v for k, v in kwargs.items() if k not in derived.outs}
-    if derived.factory:
-        inputs |= {"dtype": tensors[0].dtype, "device": torch.device("cpu")}
-    values = _record(derived.functional, args, inputs, wanted)
-    for tensor, mirror, value in zip(tensors, wanted, values, strict=True):
-        assert value is not None
-        if tensor.shape != mirror.shape:
-            native.resize(tensor, tuple(mirror.shape))
-        storage.write(tensor, value)
-    returns = [r.alias_info for r in op._schema.returns]
+    if derived.outs:
+        inputs = {name: arg for name, arg in kwargs.items() if name not in derived.outs}
+        made = Call(operator(derived.functional), args, inputs)
+    step = _step(known.recipe, made)
+    for i, (tensor, sizes) in enumerate(zip(tensors, known.results, strict=True)):
+        kind = known.recipe.kinds[i]
+        assert kind is not None
+        if sizes is not None:
+            native.resize(tensor, sizes)
+        storage.write(tensor, Value(*kind, None, step, i))
+    returns = [r.alias_info for r in found.op._schema.returns]
     if not returns:
         return None
     return targets[0] if len(returns) == 1 else tuple(targets)
 
 
-def _narrows(target: torch.dtype, args: tuple[Any, ...]) -> bool:
+def _know_write(made: Call, tensors: list[torch.Tensor]) -> _Known:
+    op, args, kwargs = made.operator.op, made.args, made.kwargs
+    derived = made.operator.derived
+    assert derived is not None
+    if not derived.outs and any(t is None for t in tensors):
+        raise NoMetaKernel
+    mirrors = {id(t): _meta_like(t) for t in tensors}
+    call_args, call_kwargs = tree_map(lambda a: mirrors.get(id(a), a), (args, kwargs))
+    infer(op, call_args, call_kwargs, (args, kwargs))  # eager's checks; resizes out tensors
+    if derived.outs and not derived.factory:
+        plain = {name: arg for name, arg in kwargs.items() if name not in derived.outs}
+        results = tree_leaves(infer(derived.functional, args, plain))
+        if [result.dtype for result in results] != [tensor.dtype for tensor in tensors]:
+            raise_as_eager(op, args, kwargs)  # whether that is allowed differs
+    apart = any(overlap.internal(tensor) for tensor in tensors)
+    if apart or _narrows(tensors[0].dtype, (args, kwargs)):
+        raise_as_eager(op, args, kwargs)  # meta kernels don't mind
+    wanted = [mirrors[id(t)] for t in tensors]
+    inputs = {k: v for k, v in kwargs.items() if k not in derived.outs}
+    template_args, template_kwargs = (
+        Call(operator(derived.functional), args, inputs) if derived.outs else made
+    ).template()
+    if derived.factory:
+        template_kwargs |= {"dtype": tensors[0].dtype, "device": torch.device("cpu")}
+    kinds = tuple((tuple(mirror.shape), mirror.dtype) for mirror in wanted)
+    recipe = Recipe(derived.functional, template_args, template_kwargs, kinds, volatile=True)
+    changed = [
+        tuple(mirror.shape) if mirror.shape != tensor.shape else None
+        for mirror, tensor in zip(wanted, tensors, strict=True)
+    ]
+    return _Known(recipe, changed, None, apart)
+
+
+def _narrows(target: torch.dtype, args: Any) -> bool:
     """Whether arguments are of a wider kind (integer, real, complex) than what is written."""
 
     def wider(arg: Any) -> bool:
@@ -246,44 +320,31 @@ _WHOLE = (
 def install() -> list[torch.library.Library]:
     """Make `call` the kernel of the device; return what must be kept alive.
 
-    Structured operators have a kernel for all devices that calls their out= form; they are
-    registered one by one so that they arrive as functions.
+    Structured operators have a kernel for all devices that calls their out= form, and those on
+    lists one that loops; they are registered one by one so that they arrive whole.
     """
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(call, "PrivateUse1")
     own = torch.library.Library("aten", "IMPL")
-    for op in [*_structured(), *_WHOLE, *SPECIAL]:
+    for op in {*_WHOLE, *SPECIAL, *_whole()}:
         if op is not aten._copy_from.default and op is not aten._local_scalar_dense.default:
             own.impl(op, functools.partial(call, op), "PrivateUse1")
     for key in ("Conjugate", "Negative"):
         # torch resolves such a tensor by copying it: without this, by calling itself for ever.
         own.impl("_copy_from", torch.library.fallthrough_kernel, key)
-    autocast = torch.library.Library("_", "IMPL")
-    autocast.fallback(_no_autocast, "AutocastPrivateUse1")
-    return [everything, own, autocast]
+    return [everything, own]
 
 
-def _structured() -> list[OpOverload]:
-    key = "CompositeExplicitAutogradNonFunctional"
-    known = set(torch._C._dispatch_get_all_op_names())
+def _whole() -> list[OpOverload]:
+    """Return the operators of torch's that would arrive taken apart."""
+    has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
     found = []
-    for name in dir(aten):
-        packet = getattr(aten, name)
-        if not isinstance(packet, OpOverloadPacket):
+    for name in torch._C._dispatch_get_all_op_names():
+        namespace, _, rest = name.partition("::")
+        if namespace != "aten":
             continue
-        for overload in packet.overloads():
-            op = getattr(packet, overload)
-            if (
-                op.name() in known
-                and op not in SPECIAL
-                and torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key)
-            ):
-                found.append(op)
+        packet, _, overload = rest.partition(".")
+        structured = has_kernel(name, "CompositeExplicitAutogradNonFunctional")
+        if structured or packet.startswith("_foreach_"):
+            found.append(getattr(getattr(aten, packet), overload or "default"))
     return found
-
-
-def _no_autocast(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    raise CaptureError(
-        "autocast on the xla device isn't built yet",
-        hint="cast the model with .to(torch.bfloat16), or use torch.compile(backend='galley')",
-    )

@@ -6,33 +6,72 @@ import dataclasses
 import sys
 import threading
 import time
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from torch_galley.capture.fx import Captured
 from torch_galley.capture.lazy import storage
+from torch_galley.capture.lazy.place import site_of, user_frames
 from torch_galley.capture.lazy.region import memory_order
-from torch_galley.capture.lazy.trace import Frame, Program, Value, user_frames
-from torch_galley.core.config import Config, current
+from torch_galley.capture.lazy.segment import segments
+from torch_galley.capture.lazy.trace import Program, Value, made
+from torch_galley.core.config import Config, current, mode
 from torch_galley.core.errors import CaptureError
-from torch_galley.core.events import Flushed, emit
-from torch_galley.core.site import Site
+from torch_galley.core.events import Flushed, Warned, emit
 
 Execute = Callable[[list[Any]], Sequence[Any]]
 Executor = Callable[[Captured], Execute]
 
-MAX_PENDING = 10_000
-"""Operations recorded without a flush after which one happens by itself."""
-_PLANS = 256
+MAX_PENDING = 8_000
+"""Steps recorded without a flush after which one happens by itself."""
+MAX_PENDING_BYTES = 2**31
+"""Bytes brought to the device without a flush after which one happens by itself."""
+_FAMILIES = 512
 
 lock = threading.RLock()
 """Held while recording and while flushing."""
 _executor: Executor | None = None
-_plans: OrderedDict[tuple[Any, ...], Execute] = OrderedDict()
-_recorded = 0
+_before = 0
+"""Steps recorded before the present program."""
+_brought = 0
+_endless = False
+"""Whether there was too much since the last sync or read, so that it runs in pieces."""
+_told = False
+_tracing = False
+_in_child = False
+
+
+@dataclass
+class _Family:
+    """Programs that differ in their numbers alone."""
+
+    numbers: tuple[Any, ...]
+    varying: set[int] = field(default_factory=set)
+    """Which numbers are inputs; the others are those above, and constants of the plan."""
+    plan: Execute | None = None
+
+
+_families: OrderedDict[tuple[Any, ...], _Family] = OrderedDict()
+
+
+def after_fork() -> None:
+    """Note that this process is a fork's child, where XLA's threads don't exist."""
+    global _in_child, lock
+    _in_child, lock = True, threading.RLock()  # another thread may have held the old one
+
+
+def check_process() -> None:
+    """Raise in a fork's child."""
+    if _in_child:
+        raise CaptureError(
+            "the xla device was used in a forked process, where XLA doesn't run",
+            hint="start the process with the 'spawn' method, or keep its tensors on the CPU",
+        )
 
 
 def use_executor(executor: Executor) -> None:
@@ -41,81 +80,205 @@ def use_executor(executor: Executor) -> None:
     _executor = executor
 
 
-def count_recorded() -> None:
-    """Note one more recorded operation, and flush if there are too many."""
-    global _recorded
-    _recorded += 1
-    if _recorded >= MAX_PENDING:
-        flush("limit")
+def count_brought(tensor: torch.Tensor) -> None:
+    """Note memory that was brought to the device, and flush if pending steps may hold too much."""
+    global _brought
+    _brought += tensor.nbytes
+    if _brought >= MAX_PENDING_BYTES:
+        _at_limit(f"{_brought:,} bytes")
+
+
+def _at_limit(what: str) -> None:
+    """Run most of what was recorded, in pieces, and tell once."""
+    global _before, _brought, _endless, _told
+    started = time.perf_counter()
+    program = Program.reaching(storage.pending())
+    ran = 0
+    for wanted in segments(program):
+        ran += _run(wanted)
+    _before, _brought, _endless = made() - len(program.steps) + ran, 0, True
+    if ran:
+        _emit("limit", ran, started)
+    if not _told:
+        _told = True
+        message = (
+            f"the xla device had recorded {what} without a sync or a read, and ran them now; call "
+            "torch_galley.sync() once a step, so that each step is one program"
+        )
+        emit(Warned(message))
+        warnings.warn(message, stacklevel=2)
+
+
+def after_call() -> None:
+    """Run what an operator call recorded if the mode is not lazy, or if there is too much."""
+    recorded = made() - _before
+    if _tracing:
+        return
+    if recorded >= MAX_PENDING:
+        _at_limit(f"{recorded:,} operations")
+    elif recorded and (now := mode()) != "lazy":
+        flush(now)
+
+
+def trace(on: bool) -> None:
+    """Say whether a step is being traced by jit: then nothing may run before it is over."""
+    global _tracing
+    _tracing = on
+
+
+def tracing() -> bool:
+    """Whether a step is being traced by jit."""
+    return _tracing
+
+
+def _check_not_tracing(cause: str) -> None:
+    if _tracing:
+        raise CaptureError(
+            f"jit: the step asks for a value ({cause}), which is known only when it runs",
+            site=site_of(user_frames()),
+            hint="return the tensor and read it after the call",
+        )
 
 
 def flush(cause: str) -> None:
     """Compute every pending value that can still be read; does nothing if there is none."""
-    global _recorded
+    global _before, _brought, _endless
+    check_process()
     with lock:
-        _recorded = 0
+        _check_not_tracing(cause)
+        pieces, _endless, _before, _brought = _endless, False, made(), 0
         wanted = storage.pending()
         if not wanted:
             return
-        started = time.perf_counter()
-        try:
-            program = Program.reaching(wanted)
-            _store(program, _execute(program, current()))
-        except Exception:
-            _salvage(wanted)
-            raise
-        emit(Flushed(cause, len(program.steps), _site(), time.perf_counter() - started))
+        started, ran = time.perf_counter(), 0
+        if pieces:
+            ran += sum(map(_run, segments(Program.reaching(wanted))))
+        ran += _run([value for value in wanted if value.pending])
+        _emit(cause, ran, started)
 
 
-def _store(program: Program, results: Sequence[torch.Tensor]) -> None:
+def _run(wanted: Sequence[Value]) -> int:
+    """Compute pending values; return how many steps it took."""
+    try:
+        program = Program.reaching(wanted)
+        store(program, _execute(program, current()))
+    except Exception:
+        _salvage(wanted)
+        raise
+    return len(program.steps)
+
+
+def _emit(cause: str, nodes: int, started: float) -> None:
+    seconds = time.perf_counter() - started
+    emit(Flushed(cause, nodes, site_of(user_frames()), seconds))
+
+
+def store(program: Program, results: Sequence[torch.Tensor]) -> None:
+    """Give a program's outputs their tensors."""
     for value, tensor in zip(program.outputs, results, strict=True):
+        if tensor.shape != value.shape or tensor.dtype is not value.dtype:
+            step = value.step
+            raise CaptureError(
+                f"{step and step.recipe.op} gave {tensor.dtype}{list(tensor.shape)}, recorded as "
+                f"{value.dtype}{list(value.shape)}: a bug in torch-galley",
+                site=site_of(step.place) if step else None,
+                hint="please report it; .cpu() before this operator is a way around",
+            )
         value.tensor, value.step = tensor, None
 
 
 def _salvage(wanted: Sequence[Value]) -> None:
-    """Compute natively, one by one, what the failure of another value has nothing to do with.
+    """Compute what the failure of some value has nothing to do with, by halving.
 
-    What fails again is marked as lost: it would fail at every later flush, far from its cause.
+    What fails alone, natively too, is marked as lost: it would fail at every later flush, far from
+    its cause.
     """
-    natively = dataclasses.replace(current(), min_cluster_size=sys.maxsize)
-    for value in wanted:
+    wanted = [value for value in wanted if value.pending]
+    half = len(wanted) // 2
+    for some in (wanted[:half], wanted[half:]):
+        if not some:
+            continue
+        config = current()
+        if len(wanted) == 1:
+            config = dataclasses.replace(config, min_cluster_size=sys.maxsize)
         try:
-            program = Program.reaching([value])
-            _store(program, _execute(program, natively))
+            program = Program.reaching(some)
+            store(program, _execute(program, config))
         except Exception as error:
-            value.error, value.step = error, None
+            if len(wanted) > 1:
+                _salvage(some)
+            else:
+                some[0].error, some[0].step = error, None
 
 
 def _execute(program: Program, config: Config) -> Sequence[torch.Tensor]:
-    # The user's modes (a default device, inference mode) are not for what we do inside.
+    family = _family(program, config)
+    inputs = [value.tensor for value in program.inputs]
+    packed = pack([program.numbers[i] for i in sorted(family.varying)])
+    assert family.plan is not None
+    return execute(family.plan, [*inputs, *packed])
+
+
+def execute(plan: Execute, inputs: list[Any]) -> Sequence[torch.Tensor]:
+    """Run a plan; the user's modes (a default device, inference mode) are not for us."""
     with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.no_grad():
-        key = (config, program.key())
-        plan = _plans.get(key)
-        if plan is None:
-            plan = _build(program, config)
-            _plans[key] = plan
-            while len(_plans) > _PLANS:
-                _plans.popitem(last=False)
-        _plans.move_to_end(key)
-        return plan([value.tensor for value in program.inputs])
+        return plan(inputs)
 
 
-def _build(program: Program, config: Config) -> Execute:
+def plan_of(program: Program) -> Execute:
+    """Return a plan for a program, its numbers constants."""
+    return _build(program, current(), set())
+
+
+def _family(program: Program, config: Config) -> _Family:
+    """Return the family that a program belongs to, its plan made for the program's numbers."""
+    key, numbers = (config, program.key), program.numbers
+    family = _families.get(key)
+    if family is None:
+        volatile = [s.recipe.volatile for s in program.steps for _ in s.numbers]
+        varying = {i for i, others in enumerate(volatile) if others}
+        family = _Family(numbers, varying)
+    elif numbers != family.numbers:
+        pairs = zip(numbers, family.numbers, strict=True)
+        changed = {i for i, (new, old) in enumerate(pairs) if new != old or str(new) != str(old)}
+        if not changed <= family.varying:
+            family.varying |= changed
+            family.plan = None
+    if family.plan is None:
+        family.numbers = numbers
+        family.plan = _build(program, config, family.varying)
+        _families[key] = family
+        while len(_families) > _FAMILIES:
+            _families.popitem(last=False)
+    _families.move_to_end(key)
+    return family
+
+
+def pack(numbers: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    """Return Python numbers as inputs of a plan: two tensors, of the floats and of the integers."""
+    if not numbers:
+        return ()
+    floats = [number for number in numbers if type(number) is float]
+    whole = [number for number in numbers if type(number) is int]
+    return (
+        torch.tensor(floats, dtype=torch.float64, device="cpu"),
+        torch.tensor(whole, dtype=torch.int64, device="cpu"),
+    )
+
+
+def _build(program: Program, config: Config, varying: set[int]) -> Execute:
     from torch_galley.capture.lazy.replay import replay  # here: it loads a part of Dynamo
 
     if _executor is None:
         raise CaptureError("nobody runs the lazy device", hint="call torch_galley.device() first")
-    return _executor(replay(program, config))
-
-
-def _site() -> Site | None:
-    frames: tuple[Frame, ...] = user_frames()
-    return Site(*frames[0]) if frames else None
+    with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.no_grad():
+        return _executor(replay(program, config, varying))
 
 
 def on_cpu(tensor: torch.Tensor, cause: str = "read") -> torch.Tensor:
     """Return a tensor's contents as a CPU tensor of the same strides, to be read only."""
     with lock:
+        _check_not_tracing(cause)
         contents = storage.contents_of(tensor)
         if contents.value is not None and contents.value.pending:
             flush(cause)

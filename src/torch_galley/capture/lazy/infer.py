@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 _INDEXING = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"})
 """Operators that take CPU index tensors on every device."""
@@ -16,8 +17,14 @@ class NoMetaKernel(Exception):
     """torch can't tell the result's shape without the data; eager computes it, though."""
 
 
-def infer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def infer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any = None) -> Any:
     """Return the operator's results as meta tensors.
+
+    Args:
+        op: the operator.
+        args: its arguments; meta tensors among them are used, and written, as they are.
+        kwargs: likewise.
+        given: the call's own (args, kwargs), if these are others.
 
     Raises:
         NoMetaKernel: the operator has to be run to know.
@@ -27,7 +34,8 @@ def infer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
         return op(*tree_map(_meta, args), **tree_map(_meta, kwargs))
     except Exception as error:
-        raise_as_eager(op, args, kwargs)
+        own_args, own_kwargs = given or (args, kwargs)
+        raise_as_eager(op, own_args, own_kwargs)
         raise NoMetaKernel(str(op)) from error
 
 
@@ -56,27 +64,46 @@ def _same_device(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     tree_map(check, (args, kwargs))
 
 
-def raise_as_eager(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Make the call on CPU tensors of no weight, for the sake of the error it raises."""
+def raise_as_eager(
+    op: OpOverload,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    whole: Sequence[torch.Tensor] = (),
+) -> None:
+    """Make the call on CPU tensors of no value, for the sake of the error it raises.
+
+    Tensors that are only read weigh nothing, unless they share memory with one that is written
+    or is among `whole`: then they lie on one memory here as there, because eager looks at that too.
+    """
     written = {a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write}
     names = [a.name for a in op._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    targets = [*whole, *tree_leaves([given[name] for name in written if name in given])]
+    memories = {
+        t.untyped_storage()._cdata: torch.zeros(
+            t.untyped_storage().nbytes(), dtype=torch.uint8, device="cpu"
+        )
+        for t in targets
+        if isinstance(t, torch.Tensor) and t.device.type != "meta"
+    }
 
-    def dummy(arg: Any, writable: bool) -> Any:
+    def dummy(arg: Any) -> Any:
         if isinstance(arg, torch.Tensor):
-            if writable:
-                return torch.zeros(arg.shape, dtype=arg.dtype, device="cpu")
-            return torch.zeros(1, dtype=arg.dtype, device="cpu").expand(arg.shape)
+            memory = memories.get(arg.untyped_storage()._cdata)
+            if memory is None:
+                return torch.zeros((), dtype=arg.dtype, device="cpu").expand(arg.shape)
+            empty = torch.empty(0, dtype=arg.dtype, device="cpu")
+            place = (arg.storage_offset(), arg.shape, arg.stride())
+            return empty.set_(memory.untyped_storage(), *place)
         return torch.device("cpu") if isinstance(arg, torch.device) else arg
 
-    with torch._C.DisableTorchFunction(), torch.random.fork_rng(devices=[]):
-        cheap_args = [
-            tree_map(lambda a, w=name in written: dummy(a, w), arg)
-            for name, arg in zip(names, args, strict=False)
-        ]
-        cheap_kwargs = {
-            name: tree_map(lambda a, w=name in written: dummy(a, w), arg)
-            for name, arg in kwargs.items()
-        }
+    with (
+        torch._C.DisableTorchFunction(),
+        torch.inference_mode(False),
+        torch.no_grad(),
+        torch.random.fork_rng(devices=[]),
+    ):
+        cheap_args, cheap_kwargs = tree_map(dummy, (args, kwargs))
         try:
             op(*cheap_args, **cheap_kwargs)
         except NotImplementedError:

@@ -6,31 +6,52 @@ gives what it gives on the CPU.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map
 
-from torch_galley.capture.lazy import storage
+from torch_galley.capture.lazy import overlap, storage
 from torch_galley.capture.lazy.flush import on_cpu
+from torch_galley.capture.lazy.region import contiguous, extent
 from torch_galley.capture.lazy.trace import Value
 from torch_galley.core.errors import CaptureError
 from torch_galley.core.events import NativeExecuted, emit
 
 _FILLS = frozenset(
-    {"normal_", "uniform_", "random_", "exponential_", "cauchy_", "geometric_", "log_normal_"}
+    {
+        "bernoulli_",
+        "cauchy_",
+        "exponential_",
+        "geometric_",
+        "log_normal_",
+        "normal_",
+        "random_",
+        "uniform_",
+    }
 )
 """In-place draws that never look at what they overwrite."""
+
+
+def draw(make: Callable[[], torch.Tensor]) -> Value:
+    """Return random numbers drawn now by `make`, which can be asked for others later."""
+    with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.no_grad():
+        value = Value.ready(make())
+    value.redraw = make
+    return value
 
 
 def run(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operator now, on the CPU, and return its results on the device."""
     names = [argument.name for argument in op._schema.arguments]
     written = {a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write}
-    blind = op.overloadpacket.__name__ in _FILLS
+    blind = op.overloadpacket.__name__ in _FILLS and op._overloadname != "Tensor"
     given = dict(zip(names, args, strict=False)) | kwargs
     copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+    back: dict[int, torch.Tensor] = {}
+    kept: list[torch.Tensor] = []  # so that what `back` has is no other's id
 
     def host(arg: Any, writes: bool) -> Any:
         if isinstance(arg, torch.device):
@@ -38,9 +59,19 @@ def run(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not isinstance(arg, torch.Tensor) or arg.device.type != "xla":
             return arg
         if not writes:
-            return on_cpu(arg)
-        copy = torch.empty_like(arg, device="cpu") if blind else on_cpu(arg).clone()
+            return on_cpu(arg, "native")
+        if overlap.internal(arg):  # eager's order of writing counts: it gets the whole memory
+            shape, strides, offset = tuple(arg.shape), arg.stride(), int(arg.storage_offset())
+            memory = storage.Layout((extent(shape, strides, offset),), (1,), arg.dtype)
+            whole = storage.alias(arg, memory)
+            copies.append((whole, on_cpu(whole, "native").clone()))
+            view = copies[-1][1].as_strided(shape, strides, offset)
+            back[id(view)] = arg
+            kept.append(view)
+            return view
+        copy = torch.empty_like(arg, device="cpu") if blind else on_cpu(arg, "native").clone()
         copies.append((arg, copy))
+        back[id(copy)] = arg
         return copy
 
     with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.no_grad():
@@ -57,12 +88,17 @@ def run(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                 f"{op} can't run on the xla device yet: torch has no CPU kernel of it",
                 hint="move its inputs to the CPU with .cpu(), or report the operator",
             ) from error
-    emit(NativeExecuted(1))
+    emit(NativeExecuted(1, op))
+    if blind and len(copies) == 1 and torch.Tag.nondeterministic_seeded in op.tags:
+        (target, copy), rest = copies[0], positional[1:]
+        value = Value.ready(copy)
+        value.redraw = lambda: op(torch.empty_like(copy), *rest, **ready)
+        storage.write(target, value)
+        return target
     for device_tensor, copy in copies:
         if device_tensor.shape != copy.shape:
             resize(device_tensor, tuple(copy.shape))
         storage.write(device_tensor, Value.ready(copy))
-    back = {id(copy): device_tensor for device_tensor, copy in copies}
     return tree_map(lambda r: _upload(r, back), results)
 
 
@@ -71,13 +107,21 @@ def _upload(result: Any, back: dict[int, torch.Tensor]) -> Any:
         return result
     if id(result) in back:
         return back[id(result)]
-    return storage.hold(Value.ready(result), tuple(result.stride()))
+    if result.layout is not torch.strided:
+        raise CaptureError(
+            f"the result is a {result.layout} tensor, and the xla device has dense ones only",
+            hint="move the argument to the CPU first, with .cpu()",
+        )
+    return storage.hold(Value.ready(result), _dense_layout(result))
+
+
+def _dense_layout(tensor: torch.Tensor) -> storage.Layout:
+    return storage.Layout(tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
 def resize(tensor: torch.Tensor, sizes: tuple[int, ...]) -> None:
     """Give a tensor new sizes, densely laid out on the storage it has."""
-    strides = storage.contiguous(sizes)
     storage.contents_of(tensor)  # now, so that a new storage is known before it grows
-    storage.reshape_in_place(
-        tensor, tensor.untyped_storage(), sizes, strides, int(tensor.storage_offset())
-    )
+    offset = int(tensor.storage_offset())
+    layout = storage.Layout(sizes, contiguous(sizes), tensor.dtype, offset)
+    storage.reshape_in_place(tensor, tensor.untyped_storage(), layout)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch._C import DispatchKey
 
-from torch_galley.capture.lazy import native, storage
-from torch_galley.capture.lazy.flush import on_cpu
+from torch_galley.capture.lazy import native, overlap, storage
+from torch_galley.capture.lazy.flush import count_brought, on_cpu
+from torch_galley.capture.lazy.infer import raise_as_eager
+from torch_galley.capture.lazy.number import may_vary
 from torch_galley.capture.lazy.region import contiguous
-from torch_galley.capture.lazy.trace import Step, Value, record
+from torch_galley.capture.lazy.trace import Kind, Number, Operand, Recipe, Step, Value, record
 from torch_galley.core.errors import CaptureError
 
 aten = torch.ops.aten
@@ -26,13 +30,13 @@ def _empty(
     pin_memory: bool | None = None,
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
-    _plain(layout, pin_memory)
+    _plain(layout, device, pin_memory)
     dtype = dtype or torch.get_default_dtype()
     strides = contiguous(tuple(size))
     if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
         like = torch.empty(size, dtype=dtype, device="meta", memory_format=memory_format)
         strides = tuple(like.stride())
-    return storage.empty(tuple(size), strides, dtype)
+    return storage.empty(storage.Layout(tuple(size), strides, dtype))
 
 
 def _empty_strided(
@@ -44,11 +48,16 @@ def _empty_strided(
     device: torch.device | None = None,
     pin_memory: bool | None = None,
 ) -> torch.Tensor:
-    _plain(layout, pin_memory)
-    return storage.empty(tuple(size), tuple(stride), dtype or torch.get_default_dtype())
+    _plain(layout, device, pin_memory)
+    dtype = dtype or torch.get_default_dtype()
+    return storage.empty(storage.Layout(tuple(size), tuple(stride), dtype))
 
 
-def _plain(layout: torch.layout | None, pin_memory: bool | None) -> None:
+def _plain(
+    layout: torch.layout | None, device: torch.device | None, pin_memory: bool | None
+) -> None:
+    if device is not None and device.index:
+        raise CaptureError(f"there is no {device}", hint="the only device is xla:0")
     if layout not in (None, torch.strided):
         raise CaptureError(
             f"{layout} tensors aren't built yet on the xla device",
@@ -65,18 +74,23 @@ def _copy_from(src: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False)
         with torch._C.DisableTorchFunction():
             return dst.copy_(on_cpu(src))
     shape = tuple(dst.shape)
+    if overlap.internal(dst) or overlap.partial([dst], [src]):
+        raise_as_eager(aten.copy_.default, (dst, src), {})
+        native.run(aten.copy_.default, (dst, src), {})  # eager's order of writing counts
+        return dst
     if src.device.type != "xla":
         with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.no_grad():
             snapshot = torch.empty(shape, dtype=dst.dtype, device="cpu")
             snapshot.copy_(src)
+        count_brought(snapshot)
         value = Value.ready(snapshot)
     else:
         value = storage.read(src)
         if value.dtype != dst.dtype:
             kind = (value.shape, dst.dtype)
-            value = record(aten._to_copy.default, value, dtype=dst.dtype, kind=kind)
+            value = record(aten._to_copy.default, (value,), dtype=dst.dtype, kind=kind)
         if value.shape != shape:
-            value = record(aten.expand.default, value, list(shape), kind=(shape, dst.dtype))
+            value = record(aten.expand.default, (value,), shape, kind=(shape, dst.dtype))
     storage.write(dst, value)
     return dst
 
@@ -98,14 +112,24 @@ def _fill(self: torch.Tensor, value: Any = 0) -> torch.Tensor:
                 f"{value.dim()} dimensions."
             )
         return _copy_from(value, self)
-    _castable(value, self.dtype)
+    if overlap.internal(self):
+        raise_as_eager(aten.fill_.Scalar, (self, value), {})
     kind = (tuple(self.shape), self.dtype)
-    cpu = torch.device("cpu")
-    filled = record(
-        aten.full.default, list(self.shape), value, dtype=self.dtype, device=cpu, kind=kind
-    )
-    storage.write(self, filled)
+    varies = type(value) in (int, float) and may_vary(aten.full.default, value, self.dtype)
+    recipe = _filled(kind, type(value), None if varies else repr(value), value)
+    step = Step(recipe, (), (value,) if varies else ())
+    storage.write(self, Value(*kind, None, step))
     return self
+
+
+@lru_cache(maxsize=4096)
+def _filled(kind: Kind, number: type, _spelled: str | None, value: Any) -> Recipe:
+    """Return the recipe of a fill; what isn't spelled may vary."""
+    sizes, dtype = kind
+    _castable(value, dtype)
+    given = Number(0) if _spelled is None else value
+    options = {"dtype": dtype, "device": torch.device("cpu")}
+    return Recipe(aten.full.default, (list(sizes), given), options, (kind,))
 
 
 def _castable(value: Any, dtype: torch.dtype) -> None:
@@ -136,53 +160,52 @@ def _native_dropout(
     input: torch.Tensor, p: float, train: bool | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw the mask now, as eager on the CPU does, and record the rest."""
-    kind = (tuple(input.shape), input.dtype)
+    layout = storage.Layout(tuple(input.shape), input.stride(), input.dtype)
+    flags = dataclasses.replace(layout, dtype=torch.bool)
     if train is False:
         mask = torch.ones(input.shape, dtype=torch.bool, device="cpu")
-        return storage.hold(storage.read(input)), storage.hold(Value.ready(mask))
-    noise = torch.empty_like(input, device="cpu").bernoulli_(1 - p)
-    mask = Value.ready(noise.bool())
-    scale = Value.ready(noise.div_(1 - p) if p < 1 else noise)
-    result = record(aten.mul.Tensor, storage.read(input), scale, kind=kind)
-    return storage.hold(result, tuple(input.stride())), storage.hold(mask, tuple(input.stride()))
+        return storage.hold(storage.read(input), layout), storage.hold(Value.ready(mask), flags)
+    noise = native.draw(lambda: torch.empty_like(input, device="cpu").bernoulli_(1 - p))
+    kept = record(aten.ne.Scalar, (noise,), 0, kind=(layout.sizes, torch.bool))
+    kind = (layout.sizes, input.dtype)
+    scale = record(aten.div.Scalar, (noise,), 1 - p, kind=kind) if p < 1 else noise
+    result = record(aten.mul.Tensor, (storage.read(input), scale), kind=kind)
+    return storage.hold(result, layout), storage.hold(kept, flags)
 
 
-def _native_batch_norm(
-    input: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    running_mean: torch.Tensor | None,
-    running_var: torch.Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[torch.Tensor, ...]:
-    """Its schema doesn't say so, but it writes the running statistics."""
-    shapes = aten.native_batch_norm.default(
-        *(
-            None if t is None else torch.empty_like(t, device="meta")
-            for t in (input, weight, bias, running_mean, running_var)
-        ),
-        training,
-        momentum,
-        eps,
-    )
-    tensors = [None if t is None else storage.read(t) for t in (input, weight, bias)]
-    stats = [None if t is None else storage.read(t) for t in (running_mean, running_var)]
-    kinds: list[Any] = [(tuple(s.shape), s.dtype) for s in shapes]
-    op = aten.native_batch_norm.default
-    if training and running_mean is not None and running_var is not None:
-        op = aten._native_batch_norm_legit_functional.default
-        kinds += [(tuple(t.shape), t.dtype) for t in (running_mean, running_var)]
-    step = Step(op, (*tensors, *stats, training, momentum, eps), {}, tuple(kinds))
-    values = [Value(*kind, step=step, index=i) for i, kind in enumerate(kinds)]
-    for tensor, value in zip((running_mean, running_var), values[3:], strict=False):
-        assert tensor is not None
+def _native_batch_norm(*args: Any) -> tuple[torch.Tensor, ...]:
+    """Record it; its schema doesn't say so, but it writes the running statistics."""
+    tensors, (training, momentum, eps) = args[:5], args[5:]
+    specs = tuple(None if t is None else (t.shape, t.stride(), t.dtype) for t in tensors)
+    recipe, layouts = _batch_norm(specs, training, momentum, eps)
+    step = Step(recipe, tuple(storage.read(t) for t in tensors if t is not None))
+    values = [Value(*kind, None, step, i) for i, kind in enumerate(recipe.kinds) if kind]
+    for tensor, value in zip(tensors[3:], values[3:], strict=False):
         storage.write(tensor, value)
-    return tuple(
-        storage.hold(value, tuple(shape.stride()))
-        for value, shape in zip(values[:3], shapes, strict=True)
-    )
+    return tuple(map(storage.hold, values, layouts))
+
+
+@lru_cache(maxsize=4096)
+def _batch_norm(
+    specs: tuple[Any, ...], training: bool, momentum: float, eps: float
+) -> tuple[Recipe, list[storage.Layout]]:
+    """Return the recipe for tensors of given shapes, strides and dtypes, and its first results."""
+    op: Any = aten.native_batch_norm.default
+    metas = [
+        None if spec is None else torch.empty_strided(*spec[:2], dtype=spec[2], device="meta")
+        for spec in specs
+    ]
+    shapes = op(*metas, training, momentum, eps)
+    layouts = [storage.Layout(tuple(s.shape), s.stride(), s.dtype) for s in shapes]
+    if not training:  # the CPU saves no statistics then
+        layouts[1:] = [storage.Layout((0,), (1,), like.dtype) for like in layouts[1:]]
+    kinds = [(layout.sizes, layout.dtype) for layout in layouts]
+    if training and specs[3] is not None and specs[4] is not None:
+        op = aten._native_batch_norm_legit_functional.default
+        kinds += [(tuple(spec[0]), spec[2]) for spec in specs[3:]]
+    places = iter(range(5))
+    operands = (None if spec is None else Operand(next(places)) for spec in specs)
+    return Recipe(op, (*operands, training, momentum, eps), {}, tuple(kinds)), layouts
 
 
 SPECIAL: dict[Any, Callable[..., Any]] = {

@@ -1,0 +1,46 @@
+"""Memory that is written and read, or written twice, by one operator: eager refuses most of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from torch_galley.capture.lazy.region import extent
+
+
+def internal(tensor: torch.Tensor) -> bool:
+    """Whether several elements of a tensor may share one place in memory."""
+    if tensor.numel() == 0:
+        return False
+    reach = 1  # of the dimensions of smaller strides
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride < reach:
+                return True
+            reach += (size - 1) * stride
+    return False
+
+
+def partial(written: Sequence[torch.Tensor], read: Sequence[torch.Tensor]) -> bool:
+    """Whether a tensor that is read shows some, but not just all, of the memory that is written."""
+    by_memory = {target.untyped_storage()._cdata: target for target in written}
+    for tensor in read:
+        target = by_memory.get(tensor.untyped_storage()._cdata)
+        if target is not None and target is not tensor and _partial(target, tensor):
+            return True
+    return False
+
+
+def _partial(a: torch.Tensor, b: torch.Tensor) -> bool:
+    same = a.storage_offset() == b.storage_offset()
+    if same and a.shape == b.shape and a.stride() == b.stride():
+        return False
+    (first, last), (start, end) = _span(a), _span(b)
+    return first < end and start < last
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the bytes from and to which a tensor reaches."""
+    start, size = int(tensor.storage_offset()), tensor.dtype.itemsize
+    return start * size, extent(tuple(tensor.shape), tensor.stride(), start) * size

@@ -1,0 +1,162 @@
+"""torch_galley.jit: a step is recorded once, and what can't be repeated is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torch_galley
+from torch_galley.core.errors import CaptureError
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "plain": lambda p, dev: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p, dev: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "adamw": lambda p, dev: torch.optim.AdamW(p, lr=0.01, capturable=dev == "xla"),
+}
+PYTHON_RUNS = {"plain": 1, "momentum": 2, "adamw": 2}
+"""An optimizer's first step makes its state, so the second one is recorded."""
+
+
+@pytest.fixture(autouse=True)
+def _device() -> None:
+    torch_galley.device()
+
+
+def _training(dev: str, optimizer: str, runs: list[int]) -> tuple[nn.Module, Callable[..., Any]]:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1)
+    ).to(dev)
+    optim = OPTIMIZERS[optimizer](model.parameters(), dev)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        runs.append(1)
+        optim.zero_grad()
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        optim.step()
+        return loss
+
+    return model, step
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_training_steps_without_python(optimizer: str) -> None:
+    torch.manual_seed(1)
+    data = [(torch.randn(6, 4), torch.randn(6, 1)) for _ in range(5)]
+    here, step = _training("cpu", optimizer, [])
+    wanted = [step(x, y).item() for x, y in data]
+    runs: list[int] = []
+    there, step = _training("xla", optimizer, runs)
+    jitted = torch_galley.jit(step)
+    given = [jitted(x.to("xla"), y.to("xla")).item() for x, y in data]
+    assert len(runs) == PYTHON_RUNS[optimizer]
+    torch.testing.assert_close(given, wanted, rtol=1e-4, atol=1e-5)
+    for (name, w), g in zip(here.state_dict().items(), there.state_dict().values(), strict=True):
+        torch.testing.assert_close(g.cpu(), w, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_guards() -> None:
+    runs = []
+
+    @torch_galley.jit
+    def double(x: torch.Tensor, by: float = 2.0) -> torch.Tensor:
+        runs.append(x.shape)
+        return x * by
+
+    x = torch.arange(3.0, device="xla")
+    for argument, by in ((x, 2.0), (x + 1, 2.0), (x, 3.0), (x[:2], 2.0), (x.double(), 2.0)):
+        assert double(argument, by).tolist() == (argument * by).tolist()
+    assert len(runs) == 4  # values are no guard; a number, a shape and a dtype are
+
+
+def test_aliases_are_kept() -> None:
+    kept = torch.zeros(4, device="xla")
+
+    @torch_galley.jit
+    def step(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        kept.add_(x)
+        x[:2].mul_(10)
+        y = x + 1
+        return x, y, y[1:], kept
+
+    for turn in (1, 2, 3):
+        x = torch.ones(4, device="xla")
+        same, y, tail, state = step(x)
+        assert state is kept
+        assert kept.tolist() == [turn] * 4
+        assert x.tolist() == [10, 10, 1, 1]
+        same.zero_()
+        tail.zero_()
+        assert x.tolist() == [0] * 4
+        assert y.tolist() == [11, 0, 0, 0]
+
+
+def test_two_tensors_of_one_value_are_two() -> None:
+    a = torch.ones(2, device="xla")
+    b = torch.empty_like(a).copy_(a)
+
+    @torch_galley.jit
+    def step(x: torch.Tensor) -> torch.Tensor:
+        a.add_(x)
+        return a + b
+
+    one = torch.ones(2, device="xla")
+    assert [step(one).tolist() for _ in range(3)] == [[3, 3], [4, 4], [5, 5]]
+
+
+def test_each_call_draws_anew() -> None:
+    noisy = torch_galley.jit(lambda x: nn.functional.dropout(x, 0.5) + torch.rand_like(x))
+    x = torch.ones(64, device="xla")
+    first, second = noisy(x), noisy(x)
+    assert not torch.equal(first, second)
+    torch.manual_seed(5)
+    third = noisy(x)
+    torch.manual_seed(5)
+    assert torch.equal(noisy(x), third)
+
+
+STORE: list[torch.Tensor] = []
+COUNT = torch.zeros(())
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (lambda x: x * 2 if x.sum() > 0 else x, "asks for a value"),
+        (lambda x: x[x > 0], "asks for a value"),
+        (lambda x: COUNT.add_(1) and x, r"writes a CPU tensor \(add_\)"),
+        (lambda x: x * float(COUNT), "reads a CPU tensor"),
+        (lambda x: x + torch.ones(2).add(COUNT).to("xla"), "brings a CPU tensor"),
+        (lambda x: x + torch.rand(2).to("xla"), "brings a CPU tensor"),
+    ],
+)
+def test_what_cannot_be_repeated_is_refused(step: Callable[..., Any], words: str) -> None:
+    x = torch.ones(2, device="xla")
+    with pytest.raises(CaptureError, match=words) as error:
+        torch_galley.jit(step)(x)
+    assert error.value.site is not None
+    assert error.value.site.file == __file__
+    assert COUNT.item() == 0
+    assert (x + 1).tolist() == [2, 2]  # the device goes on
+
+
+def test_a_step_that_collects_is_refused() -> None:
+    jitted = torch_galley.jit(lambda x: STORE.append(x * 2))
+    x = torch.ones(2, device="xla")
+    jitted(x)
+    jitted(x)
+    with pytest.raises(CaptureError, match="leaves 1 new tensors behind"):
+        jitted(x)
+
+
+def test_arguments_that_do_not_fit() -> None:
+    jitted = torch_galley.jit(lambda x: x)
+    with pytest.raises(CaptureError, match="is on cpu"):
+        jitted(torch.ones(2))
+    with pytest.raises(CaptureError, match="bytearray"):
+        jitted(bytearray(2))
