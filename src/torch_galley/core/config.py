@@ -44,7 +44,8 @@ class Config:
         False, "Raise when a lowering fails, instead of running that operator natively."
     )
     check_indices: bool = _setting(
-        True, "Raise on an index out of range and on integer division by zero, as eager does."
+        True,
+        "Raise on an index out of range, a division by zero, a singular matrix, as eager does.",
     )
     cache_size: int = _setting(
         512, "Executables kept in memory; the least recently used go first.", minimum=1

@@ -33,8 +33,11 @@ def _native_dropout(
 
 
 def _ldexp(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Round the power before it is used, as eager does: in float16 it may become infinite."""
-    return self * torch.pow(2.0, other)
+    """Round the power to its own dtype first: that of a float16 exponent may become infinite."""
+    dtype = torch.result_type(self, other)
+    if not (dtype.is_floating_point or dtype.is_complex):
+        dtype = torch.get_default_dtype()
+    return (self * torch.pow(2.0, other)).to(dtype)
 
 
 _OURS: dict[Any, Callable[..., Any]] = {

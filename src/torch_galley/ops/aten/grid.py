@@ -69,7 +69,7 @@ def grid_sampler_3d(input, grid, interpolation_mode, padding_mode, align_corners
 
 def _values(x: jax.Array, points: list[jax.Array]) -> jax.Array:
     """Return x at whole-numbered points, as [batch, channels, points...]; 0 outside."""
-    flat, inside = jnp.zeros((), jnp.int64), True
+    flat, inside = jnp.zeros((), jnp.int64), jnp.ones((), bool)
     for point, size in zip(points, x.shape[2:], strict=True):
         inside = inside & (point >= 0) & (point <= size - 1)
         flat = flat * size + jnp.clip(point, 0, size - 1).astype(jnp.int64)

@@ -33,7 +33,7 @@ def histc(self, bins=100, min=0, max=0):
     if min == max and x.size:
         low, high = jnp.min(x), jnp.max(x)
         message = "the range of the data is not finite"
-        require(jnp.isfinite(low) & jnp.isfinite(high), x.size, RuntimeError, message)
+        require(jnp.isfinite(low) & jnp.isfinite(high), jnp.zeros(()), RuntimeError, message)
         single = (low == high).astype(x.dtype)
         low, high = low - single, high + single
     elif min == max:
@@ -54,7 +54,7 @@ def _edges(x: jax.Array, bins: int, limits: Sequence[float] | None) -> jax.Array
     elif x.size:
         low, high = jnp.min(x), jnp.max(x)
         message = "the range of the data is not finite"
-        require(jnp.isfinite(low) & jnp.isfinite(high), x.size, RuntimeError, message)
+        require(jnp.isfinite(low) & jnp.isfinite(high), jnp.zeros(()), RuntimeError, message)
     else:
         low = high = jnp.zeros((), x.dtype)
     half = jnp.where(low == high, 0.5, 0.0).astype(x.dtype)

@@ -73,7 +73,8 @@ _FAILURES = (
 def check_errors(info, api_name, *, is_matrix):
     known = (text for name, text in _FAILURES if name in api_name)
     text = next(known, "U[{value},{value}] is zero: the matrix is singular.")
-    require(info == 0, info, torch.linalg.LinAlgError, f"{api_name}: {text}")
+    refusal = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+    require(info == 0, info, refusal, f"{api_name}: {text}")
 
 
 # Triangles

@@ -39,14 +39,15 @@ def segment_reduce(
 ):
     method, first = _REDUCTIONS[reduce]
     batch, size, rest = data.shape[:axis], data.shape[axis], data.shape[axis + 1 :]
-    if offsets is None:
+    if offsets is not None:
+        lengths, ends = jnp.diff(offsets, axis=-1), offsets[..., 1:]
+    else:
+        assert lengths is not None  # by `_by_length`
         ends = jnp.cumsum(lengths, -1)
         if not unsafe:
             total = lengths.sum(-1)
             message = f"the lengths add up to {{value}}, not to {size}"
             require(total == size, total, RuntimeError, message)
-    else:
-        lengths, ends = jnp.diff(offsets, axis=-1), offsets[..., 1:]
     runs = lengths.shape[-1]
     rows = math.prod(batch)
     x = wide(data).reshape(rows, size, -1)
