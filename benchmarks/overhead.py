@@ -5,7 +5,7 @@
 Three linear layers of width 32 for 8 rows, in no_grad, on one thread: the work itself takes a few
 microseconds, so what is measured is guards, wrappers and the way to the executable and back. Each
 round times 100 calls of each contender in processor time; the figures are medians over the rounds
-and, since other work on the machine only ever adds, fastest rounds. The ratio of the medians counts.
+and, since other work on the machine only ever adds, the fastest rounds. Medians count.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TypeVar
 
+from torch_galley.capture.effects import drop_unread, untie_checks
 from torch_galley.capture.fx import Captured
 from torch_galley.capture.outputs import replay_views
 from torch_galley.capture.strided import rebase_as_strided
@@ -66,6 +67,8 @@ def settle(captured: Captured, use: Callable[[Clustered], Result]) -> Result:
         LoweringError: a lowering failed, and the setting `strict` is on.
     """
     rebase_as_strided(captured.graph.graph)
+    untie_checks(captured.graph.graph)
+    drop_unread(captured.graph.graph)
     replay_views(captured)
     failed: dict[str, Reason] = {}
     while True:

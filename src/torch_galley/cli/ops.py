@@ -93,9 +93,17 @@ def _page(
             yield from _wrapped("if its arguments pass", one.when)
         yield from _trials(one, trials[one.op])
         for row in sweep_verdicts(one.op):
-            yield f"  op_db sweep, {row.get('dtype')}: {row.get('status')}"
+            yield from _wrapped(f"op_db sweep, {_task(row)}", _verdict(row))
     named = [name if there else f"{name} (not in this jax)" for name, there in _devices().items()]
     yield f"devices: {', '.join(named)}"
+
+
+def _task(row: dict[str, Any]) -> str:
+    return f"{row['variant']} {row['dtype']}".strip()
+
+
+def _verdict(row: dict[str, Any]) -> str:
+    return f"{row['status']}, {row['reason']}" if row["reason"] else row["status"]
 
 
 def _trials(one: Support, trials: dict[str, Trial]) -> Iterator[str]:

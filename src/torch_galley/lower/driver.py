@@ -7,7 +7,7 @@ shape and dtype, barriers, and the layouts at the border. A lowering is a jax fu
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,10 +27,11 @@ from torch_galley.core.events import ClusterLowered, emit
 from torch_galley.core.site import Site, module_path, site_of
 from torch_galley.core.spec import PLATFORM, XLA_DTYPE, TensorSpec, wide_types
 from torch_galley.lower import save
-from torch_galley.lower.guard import needs_barrier
+from torch_galley.lower.guard import barred, constant
 from torch_galley.lower.layout import Layout
-from torch_galley.lower.promote import compute_dtype, promote
+from torch_galley.lower.promote import HALF, compute_dtype, promote
 from torch_galley.lower.symbol import Bindings, value_of
+from torch_galley.ops.aten.cast import number
 from torch_galley.ops.check import Check, Checks, collecting
 from torch_galley.ops.registry import lookup
 
@@ -157,6 +158,7 @@ def lower(
     started = time.perf_counter()
     results = tuple(Argument.of(node, bindings) for node in cluster.outputs)
     checks = Checks()
+    constants = constant(cluster.nodes)
 
     def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         env: dict[fx.Node, Any] = {}
@@ -164,7 +166,7 @@ def lower(
             layout = argument.layout
             env[node] = layout.to_logical(array, argument.spec.shape) if layout else array
         for node in cluster.nodes:
-            env[node] = _node(node, env, bindings, checks)
+            env[node] = _node(node, env, bindings, checks, constants)
         outputs = [
             result.layout.to_physical(env[node]) if result.layout else env[node]
             for node, result in zip(cluster.outputs, results, strict=True)
@@ -213,7 +215,13 @@ def _distinct(outputs: list[jax.Array], inputs: Sequence[jax.Array]) -> tuple[ja
     return tuple(distinct)
 
 
-def _node(node: fx.Node, env: Mapping[fx.Node, Any], bindings: Bindings, checks: Checks) -> Any:
+def _node(
+    node: fx.Node,
+    env: Mapping[fx.Node, Any],
+    bindings: Bindings,
+    checks: Checks,
+    constants: Container[fx.Node],
+) -> Any:
     """Return the traced value of one node."""
     if is_getitem(node):
         return env[node.args[0]][node.args[1]]  # type: ignore[index]
@@ -223,12 +231,12 @@ def _node(node: fx.Node, env: Mapping[fx.Node, Any], bindings: Bindings, checks:
 
     args, kwargs = fx.map_arg((node.args, node.kwargs), concrete)
     args = [list(a) if isinstance(a, list) else a for a in args]
-    checks.node = node.name
+    checks.node, checks.op = node.name, _name(node.target)
     module = module_path(node.meta)
     scope = f"{module}/{node.name}:{node.target}" if module else f"{node.name}:{node.target}"
     try:
         with jax.named_scope(scope), set_xla_metadata(fx=node.name):
-            value = _call(node, args, kwargs)
+            value = _call(node, args, kwargs, barred(node, constants))
     except LoweringError:
         raise
     except Exception as error:
@@ -236,19 +244,26 @@ def _node(node: fx.Node, env: Mapping[fx.Node, Any], bindings: Bindings, checks:
     return _checked(node, value, bindings)
 
 
-def _call(node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _name(target: Any) -> str:
+    """Return what a message calls an operator: aten.gather.default is gather."""
+    return target._schema.name.rpartition("::")[2]
+
+
+def _call(node: fx.Node, args: list[Any], kwargs: dict[str, Any], barred: Sequence[int]) -> Any:
     lowering = lookup(node.target)
     assert lowering is not None, node.target
-    if needs_barrier(node):
-        args[0] = jax.lax.optimization_barrier(args[0])
     promotes = lowering.promotes
     if promotes is None:
         promotes = torch.Tag.pointwise in lowering.overload.tags
     val = node.meta["val"]
     if promotes and isinstance(val, torch.Tensor):
-        compute = compute_dtype(node, val.dtype)
+        compute = val.dtype if lowering.halves and val.dtype in HALF else None
+        compute = compute or compute_dtype(node, val.dtype)
         if compute is not None:
             args = promote(node, args, compute)
+        for place in barred:
+            like = XLA_DTYPE[compute or val.dtype]
+            args[place] = jax.lax.optimization_barrier(number(args[place], like))
         return jnp.asarray(lowering.function(*args, **kwargs)).astype(XLA_DTYPE[val.dtype])
     return lowering.function(*args, **kwargs)
 

@@ -3,10 +3,13 @@
 XLA folds log(exp(x)) to x, exp(log(x)) to x, and sqrt(x*x) to abs(x), although the middle may
 overflow to inf or be NaN (openxla/xla#42732). An optimization barrier between the two keeps
 eager's result. It is put only where such a pair meets, since a barrier also keeps XLA from
-simplifications that are right. Integer squares have their own barrier, in the lowering of mul.
+simplifications that are right. It also drops an added zero, see Note [Added zeros] in
+ops.aten.elementwise. Integer squares have their own barrier, in the lowering of mul.
 """
 
 from __future__ import annotations
+
+from collections.abc import Container, Iterable
 
 import torch
 from torch import fx
@@ -30,16 +33,38 @@ _PAIRS = (
     (_ROOTS, _POWERS),
     ({aten.pow.Tensor_Scalar}, _POWERS | _ROOTS),
 )
+_SUMS = {aten.add.Tensor, aten.sub.Tensor, aten.rsub.Scalar}
 _TRANSPARENT = {aten.clone.default, aten._to_copy.default}
 
 
-def needs_barrier(node: fx.Node) -> bool:
-    """Whether the first argument of `node` must be kept from being simplified together with it."""
+def barred(node: fx.Node, constants: Container[fx.Node]) -> list[int]:
+    """Return which arguments of `node` must be kept from being simplified together with it.
+
+    Args:
+        node: a node that is being lowered.
+        constants: nodes whose value depends on no input of the cluster.
+    """
+    if node.target in _SUMS:
+        return [
+            i
+            for i, arg in enumerate(node.args)
+            if (arg in constants if isinstance(arg, fx.Node) else arg == 0)
+        ]
     if not (node.args and isinstance(node.args[0], fx.Node)):
-        return False
-    return any(
+        return []
+    pair = any(
         node.target in outer and _producer(node.args[0]).target in inner for outer, inner in _PAIRS
     )
+    return [0] if pair else []
+
+
+def constant(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """Return those of a cluster's nodes, in order, whose value depends on none of its inputs."""
+    found: set[fx.Node] = set()
+    for node in nodes:
+        if node.target is aten.full_like.default or found.issuperset(node.all_input_nodes):
+            found.add(node)
+    return found
 
 
 def _producer(node: fx.Node) -> fx.Node:

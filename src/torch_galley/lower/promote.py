@@ -18,6 +18,7 @@ from torch._prims_common import elementwise_dtypes, get_computation_dtype
 from torch_galley.capture.fx import is_tensor
 from torch_galley.core.spec import XLA_DTYPE
 from torch_galley.ops.aten.cast import number
+from torch_galley.ops.half import is_half, rounded
 
 aten = torch.ops.aten
 
@@ -37,8 +38,10 @@ _WIDE_NUMBERS = {
     aten.floor_divide.default,
     aten.floor_divide.Scalar,
 }
-"""With a half-precision tensor, eager takes a Python number in float32 here. In other operators
-it rounds the number to the tensor's dtype first."""
+"""With a half-precision tensor, eager takes a number on the right, or a tensor without dimensions,
+in float32 here. Elsewhere it rounds numbers, and tensors of other dtypes, to the half type."""
+
+HALF = (torch.float16, torch.bfloat16)
 
 
 def compute_dtype(node: fx.Node, result: torch.dtype) -> torch.dtype | None:
@@ -85,28 +88,42 @@ def _narrow(node: fx.Node) -> torch.dtype:
 def promote(node: fx.Node, args: list[Any], compute: torch.dtype) -> list[Any]:
     """Return `args` with every array but the selectors cast to `compute`.
 
-    A Python number that stands for a tensor becomes an array too.
+    A Python number that stands for a tensor becomes an array too, but for an exponent, since
+    small ones have formulas of their own.
     """
     target = node.target
     assert isinstance(target, OpOverload)
     result = node.meta["val"].dtype
     if result is torch.bool:  # a comparison: what matters is what is compared
         result = _narrow(node)
-    half = result in (torch.float16, torch.bfloat16) and target not in _WIDE_NUMBERS
     dtype = XLA_DTYPE[compute]
 
     def cast(argument: Any, value: Any) -> Any:
         if argument.name in _SELECTORS:
             return value
-        if isinstance(value, jax.Array):
-            return value.astype(dtype)
         if isinstance(value, list):
             return [cast(argument, item) for item in value]
-        if half and argument.name in _OPERANDS and isinstance(value, float):
-            value = torch.tensor(value, dtype=result).item()
-        if str(argument.type) == "Tensor" and isinstance(value, int | float | complex):
-            return number(value, dtype)
+        operand, to = argument.name in _OPERANDS and str(argument.type) != "int", dtype
+        if operand and result in HALF:
+            several = isinstance(value, jax.Array) and value.ndim > 0
+            if argument.name == "other" and target in _WIDE_NUMBERS and not several:
+                to = "float32"
+            else:
+                value = _as_half(value, result)
+        if isinstance(value, jax.Array):
+            return value.astype(to)
+        if isinstance(value, int | float | complex) and (operand or str(argument.type) == "Tensor"):
+            return value if target is aten.pow.Tensor_Scalar else number(value, to)
         return value
 
     arguments = target._schema.arguments
     return [cast(argument, value) for argument, value in zip(arguments, args, strict=False)]
+
+
+def _as_half(value: Any, dtype: torch.dtype) -> Any:
+    """Return an operand, rounded to a half type where it is of another one."""
+    if isinstance(value, jax.Array):
+        return value if is_half(value.dtype) else rounded(value, XLA_DTYPE[dtype])
+    if isinstance(value, int | float):
+        return torch.tensor(value, dtype=dtype).item()
+    return value

@@ -38,7 +38,11 @@ def line(event: Event) -> str | None:
         case events.PlanExecuted(plan=plan, seconds=seconds):
             found = plan.clustered
             shown = ", ".join(cluster.name for cluster in found.clusters) or "no cluster"
-            outside = f", {plan.natives} operations outside XLA" if plan.natives else ""
+            outside = (
+                f", {len(plan.native_operators)} operations outside XLA"
+                if plan.native_operators
+                else ""
+            )
             return f"run      {shown}{outside}: {_ms(seconds)}{_first(found)}"
         case events.NativeExecuted(count=count, op=op):
             return f"run      {op or f'{count} operations'} outside XLA"

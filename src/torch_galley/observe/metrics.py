@@ -77,6 +77,9 @@ _lock = threading.Lock()
 _values: defaultdict[str, float] = defaultdict(int)
 _samples: defaultdict[str, Samples] = defaultdict(Samples)
 _native: Counter[str] = Counter()
+_runs: deque[tuple[int, tuple[Any, ...], float, float]] = deque()
+"""Runs of plans that are not in the counters yet: executables, native operators, seconds, when.
+What a run costs is part of every call, so it is only noted then, and counted later."""
 
 
 def _of(event: Event) -> dict[str, float]:
@@ -117,33 +120,39 @@ def _name(op: Any) -> str:
     return schema.name if schema is not None else getattr(op, "__name__", str(op))
 
 
-def _add_sample(name: str, by: float) -> None:
-    samples = _samples[name]
-    samples.count += 1
-    samples.total += by
-    samples.recent.append((time.time(), by))
-
-
 def _on_event(event: Event) -> None:
-    if type(event) is events.PlanExecuted:  # the one event that must cost next to nothing
+    if type(event) is events.PlanExecuted:
         plan = event.plan
-        with _lock:
-            _values["graph_runs"] += 1
-            _values["executions"] += plan.executions
-            _values["execute_seconds"] += event.seconds
-            _add_sample("execute_seconds", event.seconds)
-            if plan.natives:
-                _values["native_ops"] += plan.natives
-                _native.update(_name(node.target) for node in plan.clustered.native)
+        _runs.append((plan.executions, plan.native_operators, event.seconds, time.time()))
+        if len(_runs) >= _KEPT:
+            with _lock:
+                _count_runs()
         return
-    added = _of(event)
+    added, now = _of(event), time.time()
     with _lock:
         for name, by in added.items():
-            _values[name] += by
-            if name in SAMPLED:
-                _add_sample(name, by)
-        if type(event) is events.NativeExecuted and event.op is not None:
+            _add(name, by, now)
+        if isinstance(event, events.NativeExecuted) and event.op is not None:
             _native[_name(event.op)] += event.count
+
+
+def _add(name: str, by: float, now: float) -> None:
+    _values[name] += by
+    if name in SAMPLED:
+        samples = _samples[name]
+        samples.count, samples.total = samples.count + 1, samples.total + by
+        samples.recent.append((now, by))
+
+
+def _count_runs() -> None:
+    """Bring the counters up to date. The caller holds the lock."""
+    while _runs:
+        executions, operators, seconds, now = _runs.popleft()
+        _values["graph_runs"] += 1
+        _values["executions"] += executions
+        _values["native_ops"] += len(operators)
+        _native.update(map(_name, operators))
+        _add("execute_seconds", seconds, now)
 
 
 def fusions(hlo: str) -> int:
@@ -193,6 +202,7 @@ def metrics() -> dict[str, float]:
         0
     """
     with _lock:
+        _count_runs()
         return {metric.name: _values.get(metric.name, 0) for metric in METRICS}
 
 
@@ -204,13 +214,15 @@ def samples(name: str) -> Samples:
         0
     """
     with _lock:
-        found = _samples.get(name, Samples())
+        _count_runs()
+        found = _samples[name]
         return Samples(found.count, found.total, found.recent.copy())
 
 
 def native_operators() -> dict[str, int]:
     """Return how often each operator ran outside XLA, by its name, such as "aten::nonzero"."""
     with _lock:
+        _count_runs()
         return dict(_native)
 
 
@@ -223,6 +235,7 @@ def reset_metrics() -> None:
 def clear_counters() -> None:
     """Set the counters to zero, and keep the samples."""
     with _lock:
+        _count_runs()
         _values.clear()
         _native.clear()
     syncs.reset()
@@ -231,6 +244,7 @@ def clear_counters() -> None:
 def clear_samples() -> None:
     """Forget the samples, and keep the counters."""
     with _lock:
+        _count_runs()
         _samples.clear()
 
 

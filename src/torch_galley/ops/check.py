@@ -43,6 +43,8 @@ class Checks:
     """For each check an int64[2]: how many elements offend, and the first that does."""
     node: str = ""
     """The node being lowered, set by the driver."""
+    op: str = ""
+    """Its operator, such as "gather", for the message."""
 
 
 _current: ContextVar[Checks | None] = ContextVar("galley_checks", default=None)
@@ -65,7 +67,7 @@ def require(good: jax.Array, value: jax.Array, error: type[Exception], message: 
         good: bool, any shape; True where all is well.
         value: integers of the same shape, what to show of the first offender.
         error: the exception class that eager raises.
-        message: the sentence, "{value}" for the offending value.
+        message: the sentence, "{value}" for the offending value. The operator is put before it.
     """
     checks = _current.get()
     if checks is None or good.size == 0:
@@ -73,11 +75,11 @@ def require(good: jax.Array, value: jax.Array, error: type[Exception], message: 
     bad = jnp.logical_not(good).ravel()
     first = jnp.argmax(bad)
     shown = jnp.broadcast_to(value, good.shape).ravel()[first].astype(jnp.int64)
-    checks.entries.append(Check(error, message, checks.node))
+    checks.entries.append(Check(error, f"{checks.op}: {message}", checks.node))
     checks.verdicts.append(jnp.stack([jnp.sum(bad, dtype=jnp.int64), shown]))
 
 
-def in_range(index: jax.Array, size: int, op: str, dim: int, negative: bool = True) -> jax.Array:
+def in_range(index: jax.Array, size: int, dim: int, negative: bool = True) -> jax.Array:
     """Return `index` with negative entries wrapped once, and require it within [-size, size).
 
     Example: an index of 9 into dimension 1 of size 5 raises
@@ -86,7 +88,6 @@ def in_range(index: jax.Array, size: int, op: str, dim: int, negative: bool = Tr
     Args:
         index: integers, any shape.
         size: of the dimension that is indexed.
-        op: the operator's name, for the message.
         dim: the dimension's number, for the message.
         negative: False for an operator that takes no negative index (gather, scatter).
     """
@@ -94,6 +95,6 @@ def in_range(index: jax.Array, size: int, op: str, dim: int, negative: bool = Tr
         (index >= (-size if negative else 0)) & (index < size),
         index,
         OutOfRange,
-        f"{op}: index {{value}} is out of bounds for dimension {dim} with size {size}",
+        f"index {{value}} is out of bounds for dimension {dim} with size {size}",
     )
     return jnp.where(index < 0, index + size, index) if negative else index

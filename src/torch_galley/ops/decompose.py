@@ -32,7 +32,15 @@ def _native_dropout(
     return input * mask * (0.0 if p == 1 else 1 / (1 - p)), mask
 
 
-_OURS: dict[Any, Callable[..., Any]] = {aten.native_dropout.default: _native_dropout}
+def _ldexp(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Round the power before it is used, as eager does: in float16 it may become infinite."""
+    return self * torch.pow(2.0, other)
+
+
+_OURS: dict[Any, Callable[..., Any]] = {
+    aten.native_dropout.default: _native_dropout,
+    aten.ldexp.Tensor: _ldexp,
+}
 """Rewritings of our own."""
 
 _BEYOND_CORE = [aten.grid_sampler_2d]

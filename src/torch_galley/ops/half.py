@@ -1,4 +1,4 @@
-"""The half-precision rule of operators that are not pointwise: compute wide, round once.
+"""The half-precision rules: compute wide and round once, or, for a few, round after each step.
 
 torch's CPU kernels accumulate float16 and bfloat16 in float32. Pointwise operators get the same
 from the driver (lower.promote); the others ask here.
@@ -6,10 +6,27 @@ from the driver (lower.promote); the others ask here.
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 _HALF = ("float16", "bfloat16")
+
+
+def is_half(dtype: Any) -> bool:
+    """Whether a dtype is float16 or bfloat16."""
+    return jnp.dtype(dtype).name in _HALF
+
+
+def rounded(x: jax.Array, dtype: Any) -> jax.Array:
+    """Return `x`, rounded to what a half type can hold, in float32.
+
+    Not a cast there and back: XLA leaves out such a pair.
+    """
+    info = jnp.finfo(dtype)
+    return lax.reduce_precision(x.astype(jnp.float32), info.nexp, info.nmant)
 
 
 def wide_dtype(dtype: jnp.dtype) -> jnp.dtype:

@@ -34,6 +34,9 @@ class Lowering:
     the recorded dtype. None: yes exactly if torch tags the overload as pointwise."""
     row: bool = False
     """Whether it is one jax call, registered by `rows`."""
+    halves: bool = False
+    """Whether the driver promotes to a half type where it otherwise does to float32: the function
+    itself rounds after each step, as eager does here."""
 
 
 _table: dict[OpOverload, Lowering] = {}
@@ -65,7 +68,10 @@ def rows(*pairs: tuple[OpOverload, Callable[..., Any]], promotes: bool | None = 
 
 
 def lowers(
-    *overloads: OpOverload, when: When | None = None, promotes: bool | None = None
+    *overloads: OpOverload,
+    when: When | None = None,
+    promotes: bool | None = None,
+    halves: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the lowering of `overloads`.
 
@@ -79,7 +85,7 @@ def lowers(
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for overload in overloads:
             _check_signature(overload, function)
-            _add(Lowering(overload, function, when, promotes))
+            _add(Lowering(overload, function, when, promotes, halves=halves))
         return function
 
     return register

@@ -67,8 +67,8 @@ class Plan:
         self.executable = executable
         self.executions = len(clustered.clusters)
         """Executables that one run runs."""
-        self.natives = len(clustered.native)
-        """Operator calls that one run makes outside XLA."""
+        self.native_operators = tuple(node.target for node in clustered.native)
+        """The operators that one run calls outside XLA."""
         nodes = list(clustered.captured.graph.graph.nodes)
         self._slot = {node: slot for slot, node in enumerate(nodes)}
         self._inputs = [node for node in nodes if node.op == "placeholder"]

@@ -162,10 +162,13 @@ def sweep_file() -> Path:
 def sweep_verdicts(name: str) -> list[dict[str, Any]]:
     """Return what docs/ops.json, a sweep over torch's own samples, has of an operator, if any."""
     try:
-        rows = json.loads(sweep_file().read_text("utf-8"))
-    except (OSError, ValueError):
+        rows = json.loads(sweep_file().read_text("utf-8"))["rows"]
+    except (OSError, ValueError, KeyError, TypeError):
         return []
     base = name.removeprefix("aten.").partition(".")[0]
-    if not isinstance(rows, list):
-        return []
-    return [row for row in rows if isinstance(row, dict) and row.get("op") == base]
+    return [row for row in rows if _aten_name(row["op"]) == base]
+
+
+def _aten_name(entry: str) -> str:
+    """Return the operator that an entry of op_db is named after: nn.functional.gelu is gelu."""
+    return entry.removeprefix("nn.functional.").replace(".", "_")

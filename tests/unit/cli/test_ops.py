@@ -106,9 +106,17 @@ def test_unknown_name(capsys, name, hint):
 
 
 def test_a_sweep_is_quoted(tmp_path, monkeypatch, capsys):
-    (tmp_path / "docs").mkdir()
-    rows = [{"op": "relu", "dtype": "float32", "status": "xla"}, {"op": "sin"}]
-    (tmp_path / "docs" / "ops.json").write_text(json.dumps(rows))
-    monkeypatch.setattr(operator, "sweep_file", lambda: tmp_path / "docs" / "ops.json")
+    row = {"op": "nn.functional.relu", "variant": "", "dtype": "float32", "status": "mixed"}
+    other = row | {"op": "sin", "reason": ""}
+    file = tmp_path / "ops.json"
+    file.write_text(json.dumps({"rows": [row | {"reason": "no lowering"}, other]}))
+    monkeypatch.setattr(operator, "sweep_file", lambda: file)
     assert main(["ops", "aten.relu.default"]) == 0
-    assert "  op_db sweep, float32: xla" in capsys.readouterr().out
+    quoted = [line for line in capsys.readouterr().out.splitlines() if "op_db" in line]
+    assert quoted == ["  op_db sweep, float32: mixed, no lowering"]
+
+
+def test_no_sweep_no_quote(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(operator, "sweep_file", lambda: tmp_path / "ops.json")
+    assert main(["ops", "aten.relu.default"]) == 0
+    assert "op_db" not in capsys.readouterr().out

@@ -14,6 +14,7 @@ TWINS = {
     "strict": ("yes", True),
     "check_indices": ("0", False),
     "cache_size": ("3", 3),
+    "mode": ("blocking", "blocking"),
     "dump_dir": ("out/here", "out/here"),
 }
 

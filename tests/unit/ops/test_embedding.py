@@ -29,7 +29,7 @@ def test_embedding(galley, settings):
 @pytest.mark.parametrize("bad", [6, -1])
 def test_a_bad_index_raises(galley, bad):
     run = galley(lambda w, i: F.embedding(i, w))
-    with pytest.raises(IndexError, match="out of range in self"):
+    with pytest.raises(IndexError, match=f"embedding: index {bad} is out of bounds"):
         run(torch.randn(6, 4), torch.tensor([1, bad]))
 
 
@@ -98,5 +98,5 @@ def test_all_targets_ignored_gives_nan(same):
 
 
 def test_a_target_out_of_bounds_raises(galley):
-    with pytest.raises(IndexError, match=r"Target 7 is out of bounds\."):
+    with pytest.raises(IndexError, match=r"nll_loss_forward: target 7 is out of bounds for"):
         galley(F.cross_entropy)(torch.randn(3, 5), torch.tensor([1, 7, 9]))

@@ -212,6 +212,12 @@ def test_mask_must_match_the_number_of_values(galley):
         scatter(X[0, 0], X[0, 0] > 0, ints(1, 2).float())
 
 
+def test_a_mask_of_bytes_is_refused(galley):
+    function = galley(lambda x, m, v: x.masked_scatter(m, v))
+    with pytest.raises(RuntimeError, match="only supports boolean masks"):
+        function(X, (X > 2).byte(), X)
+
+
 def test_selection_by_mask(galley):
     def f(x):  # a graph break for each: what is around it is compiled
         found = torch.nonzero(x > 5)

@@ -203,6 +203,8 @@ def _view(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         layouts = tree_map(
             lambda x: storage.Layout.of(x) if isinstance(x, torch.Tensor) else x, shapes
         )
+        if bounded and layouts.reach > base.untyped_storage().nbytes():
+            raise_as_eager(found.op, args, kwargs, [base])
         if len(_views) >= _MAX_KNOWN:
             _views.clear()
         _views[key] = layouts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -63,16 +64,21 @@ def _same_device(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     tree_map(check, (args, kwargs))
 
 
-def raise_as_eager(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def raise_as_eager(
+    op: OpOverload,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    whole: Sequence[torch.Tensor] = (),
+) -> None:
     """Make the call on CPU tensors of no value, for the sake of the error it raises.
 
-    Tensors that are only read weigh nothing, unless they share memory with one that is written:
-    then they lie on one memory here as there, because eager looks at that too.
+    Tensors that are only read weigh nothing, unless they share memory with one that is written
+    or is among `whole`: then they lie on one memory here as there, because eager looks at that too.
     """
     written = {a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write}
     names = [a.name for a in op._schema.arguments]
     given = dict(zip(names, args, strict=False)) | kwargs
-    targets = tree_leaves([given[name] for name in written if name in given])
+    targets = [*whole, *tree_leaves([given[name] for name in written if name in given])]
     memories = {
         t.untyped_storage()._cdata: torch.zeros(
             t.untyped_storage().nbytes(), dtype=torch.uint8, device="cpu"

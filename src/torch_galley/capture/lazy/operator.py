@@ -84,7 +84,8 @@ class Call:
         self.tensors: list[torch.Tensor] = []
         self.numbers: list[Any] = []
         places = operator.numbers
-        key: list[Any] = [operator]
+        # Dtypes that nobody gives follow the default.
+        key: list[Any] = [operator, torch.get_default_dtype()]
         if places:
             for i, arg in enumerate(args):
                 key.append(self._number(arg) if i in places else self._part(arg))
@@ -146,7 +147,7 @@ class Call:
                 return own * len(arg) if len(own) == 1 else own
             return part(arg)
 
-        spelled = self.key[1:]
+        spelled = self.key[2:]
         args = tuple(outer(i, arg, spelled[i]) for i, arg in enumerate(self.args))
         rest = spelled[len(args) + 1 :: 2]
         kwargs = {

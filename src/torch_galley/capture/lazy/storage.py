@@ -53,6 +53,11 @@ class Layout:
         """Whether it is as a new tensor is if nothing else is asked for."""
         return self.strides == contiguous(self.sizes)
 
+    @property
+    def reach(self) -> int:
+        """How many bytes of its storage it needs."""
+        return extent(self.sizes, self.strides, self.offset) * self.dtype.itemsize
+
     @cached_property
     def dense(self) -> bool:
         """Whether it fills its storage up to its end."""

@@ -10,6 +10,7 @@ import torch
 from jax import lax
 
 from torch_galley.core.spec import XLA_DTYPE
+from torch_galley.ops.aten import complex_math
 from torch_galley.ops.aten.reduce import axis_of
 from torch_galley.ops.registry import lowers
 
@@ -23,6 +24,8 @@ def relu(self):
 
 @lowers(aten.sigmoid.default)
 def sigmoid(self):
+    if jnp.iscomplexobj(self):
+        return complex_math.reciprocal(1 + complex_math.exp(-self))
     return lax.logistic(self)
 
 

@@ -3,44 +3,62 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import wraps
 
+import jax
 import jax.numpy as jnp
 import torch
 from jax import lax
 
+from torch_galley.ops.aten import complex_math
 from torch_galley.ops.aten.cast import number
 from torch_galley.ops.check import require
+from torch_galley.ops.half import is_half, rounded
 from torch_galley.ops.registry import lowers, rows
 
 aten = torch.ops.aten
 prims = torch.ops.prims
 
+
+def _either(
+    real: Callable[[jax.Array], jax.Array], of_complex: Callable[[jax.Array], jax.Array]
+) -> Callable[[jax.Array], jax.Array]:
+    """Return a function that is `real` for real numbers and `of_complex` for complex ones."""
+
+    @wraps(real)
+    def function(x: jax.Array) -> jax.Array:
+        return of_complex(x) if jnp.iscomplexobj(x) else real(x)
+
+    return function
+
+
 rows(
     (aten.neg.default, jnp.negative),
-    (aten.abs.default, jnp.abs),
-    (aten.reciprocal.default, jnp.reciprocal),
-    (aten.sqrt.default, jnp.sqrt),
-    (aten.rsqrt.default, lax.rsqrt),
-    (aten.exp.default, jnp.exp),
-    (aten.exp2.default, jnp.exp2),
-    (aten.expm1.default, jnp.expm1),
-    (aten.log.default, jnp.log),
-    (aten.log2.default, jnp.log2),
-    (aten.log10.default, jnp.log10),
-    (aten.log1p.default, jnp.log1p),
-    (aten.sin.default, jnp.sin),
-    (aten.cos.default, jnp.cos),
-    (aten.tan.default, jnp.tan),
-    (aten.asin.default, jnp.arcsin),
-    (aten.acos.default, jnp.arccos),
-    (aten.atan.default, jnp.arctan),
+    (aten.abs.default, _either(jnp.abs, complex_math.absolute)),
+    (aten.reciprocal.default, _either(jnp.reciprocal, complex_math.reciprocal)),
+    (aten.sqrt.default, _either(jnp.sqrt, complex_math.sqrt)),
+    (aten.rsqrt.default, _either(lax.rsqrt, complex_math.rsqrt)),
+    (aten.exp.default, _either(jnp.exp, complex_math.exp)),
+    (aten.exp2.default, _either(jnp.exp2, complex_math.exp2)),
+    (aten.expm1.default, _either(jnp.expm1, complex_math.expm1)),
+    (aten.log.default, _either(jnp.log, complex_math.log)),
+    (aten.log2.default, _either(jnp.log2, complex_math.log2)),
+    (aten.log10.default, _either(jnp.log10, complex_math.log10)),
+    (aten.log1p.default, _either(jnp.log1p, complex_math.log1p)),
+    (aten.sin.default, _either(jnp.sin, complex_math.sin)),
+    (aten.cos.default, _either(jnp.cos, complex_math.cos)),
+    (aten.tan.default, _either(jnp.tan, complex_math.tan)),
+    (aten.asin.default, _either(jnp.arcsin, complex_math.asin)),
+    (aten.acos.default, _either(jnp.arccos, complex_math.acos)),
+    (aten.atan.default, _either(jnp.arctan, complex_math.atan)),
     (aten.atan2.default, jnp.arctan2),
-    (aten.sinh.default, jnp.sinh),
-    (aten.cosh.default, jnp.cosh),
-    (aten.tanh.default, jnp.tanh),
-    (aten.asinh.default, jnp.arcsinh),
-    (aten.acosh.default, jnp.arccosh),
-    (aten.atanh.default, jnp.arctanh),
+    (aten.sinh.default, _either(jnp.sinh, complex_math.sinh)),
+    (aten.cosh.default, _either(jnp.cosh, complex_math.cosh)),
+    (aten.tanh.default, _either(jnp.tanh, complex_math.tanh)),
+    (aten.asinh.default, _either(jnp.arcsinh, complex_math.asinh)),
+    (aten.acosh.default, _either(jnp.arccosh, complex_math.acosh)),
+    (aten.atanh.default, _either(jnp.arctanh, complex_math.atanh)),
     (aten.ceil.default, jnp.ceil),
     (aten.floor.default, jnp.floor),
     (aten.trunc.default, jnp.trunc),
@@ -97,6 +115,15 @@ def _difference(self, other, alpha):
     return self - _scaled(number(other, self), alpha)
 
 
+def without_sign(x):
+    """Return the result of a summation with 0.0 for -0.0, since eager begins with 0.0.
+
+    Note [Added zeros]. XLA takes x + 0.0 for x, but -0.0 + 0.0 is 0.0. A barrier hides the zero
+    from it, here and, where an operand of a sum is constant, in lower.guard.
+    """
+    return x + lax.optimization_barrier(jnp.zeros((), x.dtype)) if _is_float(x) else x
+
+
 @lowers(aten.mul.Tensor, aten.mul.Scalar)
 def mul(self, other):
     return product(self, number(other, self))
@@ -124,40 +151,56 @@ def square(self):
 
 @lowers(aten.div.Tensor, aten.div.Scalar)
 def div(self, other):
-    return self / number(other, self)
+    return _quotient(self, number(other, self))
 
 
-@lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def _quotient(x, y):
+    return complex_math.divide(x, y) if jnp.iscomplexobj(x) else x / y
+
+
+@lowers(aten.div.Tensor_mode, aten.div.Scalar_mode, halves=True)
 def div_mode(self, other, *, rounding_mode):
-    other = number(other, self)
+    x, y, step = _opened(self, number(other, self))
     if rounding_mode is None:
-        return self / other
-    return _floor_divide(self, other) if rounding_mode == "floor" else _trunc_divide(self, other)
+        return x / y
+    return _floor_divide(x, y, step) if rounding_mode == "floor" else _trunc_divide(x, y, step)
 
 
-@lowers(aten.floor_divide.default, aten.floor_divide.Scalar, promotes=True)
+@lowers(aten.floor_divide.default, aten.floor_divide.Scalar, promotes=True, halves=True)
 def floor_divide(self, other):
-    return _floor_divide(self, number(other, self))
+    return _floor_divide(*_opened(self, number(other, self)))
+
+
+def _opened(x, y):
+    """Return half types in float32, and what eager does to such a number after each step.
+
+    It rounds it, unless the divisor is a single number.
+    """
+    if not is_half(x.dtype):
+        return x, y, lambda value: value
+    dtype = x.dtype
+    x, y = x.astype(jnp.float32), y.astype(jnp.float32)
+    return x, y, (lambda value: value) if y.size == 1 else (lambda value: rounded(value, dtype))
 
 
 def _nonzero(divisor):
-    require(divisor != 0, divisor, RuntimeError, "ZeroDivisionError")
+    require(divisor != 0, divisor, RuntimeError, "ZeroDivisionError: division by zero")
 
 
 def _is_float(x):
     return jnp.issubdtype(x.dtype, jnp.floating)
 
 
-def _trunc_divide(x, y):
-    if _is_float(x):
-        # Else XLA multiplies by the reciprocal of a constant: an ulp, but one that trunc can show.
-        return jnp.trunc(x / lax.optimization_barrier(y))
+def _trunc_divide(x, y, step):
     x, y = jnp.broadcast_arrays(x, y)
+    if _is_float(x):
+        # Else XLA multiplies by the reciprocal of one number: an ulp, but one that trunc can show.
+        return jnp.trunc(step(x / lax.optimization_barrier(y)))
     _nonzero(y)
     return lax.div(x, y)
 
 
-def _floor_divide(x, y):
+def _floor_divide(x, y, step):
     x, y = jnp.broadcast_arrays(x, y)
     rest = lax.rem(x, y)
     crosses = (rest != 0) & ((rest < 0) != (y < 0))
@@ -165,24 +208,14 @@ def _floor_divide(x, y):
         _nonzero(y)
         return lax.div(x, y) - crosses.astype(x.dtype)
     # As Python and torch do: exact where x / y rounds up to a whole number.
-    quotient = (x - rest) / y - crosses.astype(x.dtype)
+    quotient = step(step(step(x - rest) / y) - crosses.astype(x.dtype))
     whole = jnp.floor(quotient)
-    whole += (quotient - whole > 0.5).astype(x.dtype)
+    whole = step(whole + (step(quotient - whole) > 0.5).astype(x.dtype))
     whole = jnp.where(quotient == 0, jnp.copysign(jnp.zeros_like(x), x / y), whole)
     return jnp.where(y == 0, x / y, whole)
 
 
-@lowers(aten.remainder.Tensor, aten.remainder.Scalar)
-def remainder(self, other):
-    return _remainder(self, number(other, self))
-
-
-@lowers(aten.remainder.Scalar_Tensor)
-def remainder_of_scalar(self, other):
-    return _remainder(number(self, other), other)
-
-
-def _remainder(x, y):
+def remainder(x, y):
     """The sign is the divisor's."""
     x, y = jnp.broadcast_arrays(x, y)
     if not _is_float(x):
@@ -191,22 +224,43 @@ def _remainder(x, y):
     return jnp.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
 
 
-@lowers(aten.fmod.Tensor, aten.fmod.Scalar)
-def fmod(self, other):
+def fmod(x, y):
     """The sign is the dividend's."""
-    x, y = jnp.broadcast_arrays(self, number(other, self))
+    x, y = jnp.broadcast_arrays(x, y)
     if not _is_float(x):
         _nonzero(y)
     return lax.rem(x, y)
 
 
+rows(
+    (aten.remainder.Tensor, remainder),
+    (aten.remainder.Scalar, remainder),
+    (aten.remainder.Scalar_Tensor, remainder),
+    (aten.fmod.Tensor, fmod),
+    (aten.fmod.Scalar, fmod),
+    (aten.copysign.Tensor, jnp.copysign),
+    (aten.copysign.Scalar, jnp.copysign),
+)
+
+
 # Powers
+
+
+_COMPLEX_POWERS = {
+    0.5: complex_math.sqrt,
+    -0.5: complex_math.rsqrt,
+    -1: complex_math.reciprocal,
+    -2: lambda z: complex_math.reciprocal(z * z),
+}
+"""What eager does not compute through the logarithm."""
 
 
 @lowers(aten.pow.Tensor_Scalar)
 def pow_scalar(self, exponent):
     if jnp.issubdtype(self.dtype, jnp.integer):
         return _integer_power(self, number(exponent, self))
+    if jnp.iscomplexobj(self) and exponent in _COMPLEX_POWERS:
+        return _COMPLEX_POWERS[exponent](self)
     if exponent == 0.5:
         return jnp.sqrt(self)
     if exponent == -0.5 and _is_float(self):
@@ -233,7 +287,7 @@ def _power(base, exponent):
     if base.dtype == jnp.bool_:
         return base | ~exponent
     if jnp.iscomplexobj(base):
-        return jnp.where(exponent == 0, 1, jnp.power(base, exponent))
+        return complex_math.power(base, exponent)
     return lax.pow(base, exponent)
 
 
@@ -277,9 +331,9 @@ def sign(self):
     return (self > 0).astype(self.dtype) - (self < 0).astype(self.dtype)
 
 
-@lowers(aten.copysign.Tensor, aten.copysign.Scalar)
-def copysign(self, other):
-    return jnp.copysign(self, number(other, self))
+@lowers(aten.sgn.default)
+def sgn(self):
+    return complex_math.sgn(self) if jnp.iscomplexobj(self) else sign(self)
 
 
 @lowers(aten.angle.default)
@@ -314,81 +368,39 @@ def nextafter(self, other):
     return lax.nextafter(*jnp.broadcast_arrays(self, other))
 
 
-@lowers(aten.ldexp.Tensor)
-def ldexp(self, other):
-    return self * jnp.exp2(other)
-
-
 # Bits
 
 
-@lowers(aten.bitwise_not.default)
-def bitwise_not(self):
-    return ~self
+def left_shift(x, count):
+    return x * jnp.exp2(count) if _is_float(x) else _shift_left(x, count)
 
 
-@lowers(aten.bitwise_and.Tensor, aten.bitwise_and.Scalar)
-def bitwise_and(self, other):
-    return self & number(other, self)
+def right_shift(x, count):
+    return x / jnp.exp2(count) if _is_float(x) else _shift_right(x, count)
 
 
-@lowers(aten.bitwise_or.Tensor, aten.bitwise_or.Scalar)
-def bitwise_or(self, other):
-    return self | number(other, self)
-
-
-@lowers(aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar)
-def bitwise_xor(self, other):
-    return self ^ number(other, self)
-
-
-@lowers(aten.bitwise_and.Scalar_Tensor)
-def bitwise_and_of_scalar(self, other):
-    return number(self, other) & other
-
-
-@lowers(aten.bitwise_or.Scalar_Tensor)
-def bitwise_or_of_scalar(self, other):
-    return number(self, other) | other
-
-
-@lowers(aten.bitwise_xor.Scalar_Tensor)
-def bitwise_xor_of_scalar(self, other):
-    return number(self, other) ^ other
-
-
-@lowers(
-    aten.bitwise_left_shift.Tensor,
-    aten.bitwise_left_shift.Tensor_Scalar,
-    aten.__lshift__.Tensor,
-    aten.__lshift__.Scalar,
+rows(
+    (aten.bitwise_not.default, jnp.invert),
+    (aten.bitwise_and.Tensor, jnp.bitwise_and),
+    (aten.bitwise_and.Scalar, jnp.bitwise_and),
+    (aten.bitwise_and.Scalar_Tensor, jnp.bitwise_and),
+    (aten.bitwise_or.Tensor, jnp.bitwise_or),
+    (aten.bitwise_or.Scalar, jnp.bitwise_or),
+    (aten.bitwise_or.Scalar_Tensor, jnp.bitwise_or),
+    (aten.bitwise_xor.Tensor, jnp.bitwise_xor),
+    (aten.bitwise_xor.Scalar, jnp.bitwise_xor),
+    (aten.bitwise_xor.Scalar_Tensor, jnp.bitwise_xor),
+    (aten.bitwise_left_shift.Tensor, left_shift),
+    (aten.bitwise_left_shift.Tensor_Scalar, left_shift),
+    (aten.bitwise_left_shift.Scalar_Tensor, left_shift),
+    (aten.__lshift__.Tensor, left_shift),
+    (aten.__lshift__.Scalar, left_shift),
+    (aten.bitwise_right_shift.Tensor, right_shift),
+    (aten.bitwise_right_shift.Tensor_Scalar, right_shift),
+    (aten.bitwise_right_shift.Scalar_Tensor, right_shift),
+    (aten.__rshift__.Tensor, right_shift),
+    (aten.__rshift__.Scalar, right_shift),
 )
-def left_shift(self, other):
-    if _is_float(self):
-        return self * jnp.exp2(number(other, self))
-    return _shift_left(self, number(other, self))
-
-
-@lowers(
-    aten.bitwise_right_shift.Tensor,
-    aten.bitwise_right_shift.Tensor_Scalar,
-    aten.__rshift__.Tensor,
-    aten.__rshift__.Scalar,
-)
-def right_shift(self, other):
-    if _is_float(self):
-        return self / jnp.exp2(number(other, self))
-    return _shift_right(self, number(other, self))
-
-
-@lowers(aten.bitwise_left_shift.Scalar_Tensor)
-def left_shift_of_scalar(self, other):
-    return _shift_left(number(self, other), other)
-
-
-@lowers(aten.bitwise_right_shift.Scalar_Tensor)
-def right_shift_of_scalar(self, other):
-    return _shift_right(number(self, other), other)
 
 
 def _shift_left(x, count):
@@ -410,11 +422,6 @@ def _shift_right(x, count):
 
 
 # Choices
-
-
-@lowers(prims.where.default)
-def prims_where(pred, a, b):
-    return jnp.where(pred, a, b)
 
 
 @lowers(aten.clamp.default)
@@ -440,6 +447,7 @@ def hardtanh(self, min_val=-1, max_val=1):
 
 
 rows(
+    (prims.where.default, jnp.where),
     (aten.maximum.default, jnp.maximum),
     (aten.minimum.default, jnp.minimum),
     (aten.fmax.default, jnp.fmax),

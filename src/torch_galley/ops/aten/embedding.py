@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import torch
 
 from torch_galley.core.reasons import ArgumentForm, Reason
-from torch_galley.ops.check import require
+from torch_galley.ops.aten.reduce import norm
+from torch_galley.ops.check import in_range
 from torch_galley.ops.half import wide
 from torch_galley.ops.registry import lowers
 
@@ -17,9 +18,7 @@ _SUM, _MEAN, _MAX = 0, 1, 2
 
 
 def _rows(weight: jax.Array, indices: jax.Array) -> jax.Array:
-    good = (indices >= 0) & (indices < weight.shape[0])
-    require(good, indices, IndexError, "index out of range in self: {value}")
-    return weight.at[indices].get(mode="clip")
+    return weight.at[in_range(indices, weight.shape[0], 0, negative=False)].get(mode="clip")
 
 
 def _dense_only(*args, sparse: bool = False, **kwargs) -> Reason | None:
@@ -126,3 +125,12 @@ def _greatest(rows, indices, target, bags):
     found = first < count
     source = indices.at[first].get(mode="clip") if count else first
     return jnp.where(found, out, 0), jnp.where(found, source, -1)
+
+
+@lowers(aten.embedding_renorm.default)
+def embedding_renorm(self, indices, max_norm, norm_type):
+    """Shorten the rows that are looked up and longer than `max_norm`."""
+    size = norm(wide(self), norm_type, -1, True, None)
+    asked = jnp.zeros((self.shape[0], 1), bool).at[indices.ravel()].set(True, mode="drop")
+    factor = jnp.where(asked & (size > max_norm), max_norm / (size + 1e-7), 1)
+    return (wide(self) * factor).astype(self.dtype)

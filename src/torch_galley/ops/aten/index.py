@@ -37,9 +37,9 @@ class Place:
     given one dimension here, and `shape` has it taken away again.
     """
 
-    def __init__(self, op: str, operand: jax.Array, indices: Sequence[jax.Array | None]):
+    def __init__(self, operand: jax.Array, indices: Sequence[jax.Array | None]):
         found = {
-            d: in_range(index, operand.shape[d], op, d)
+            d: in_range(index, operand.shape[d], d)
             for d, index in enumerate(indices)
             if index is not None
         }
@@ -62,7 +62,7 @@ def _index_when(self, indices):
 def index(self, indices):
     if all(entry is None for entry in indices):
         return self
-    place = Place("index", self, indices)
+    place = Place(self, indices)
     if 0 in place.shape:
         return jnp.zeros(place.shape, self.dtype)
     return jnp.reshape(self.at[place.key].get(mode="clip"), place.shape)
@@ -75,7 +75,7 @@ def gather(self, dim, index, *, sparse_grad=False):
     axis = axis_of(dim, self.ndim)
     if index.size == 0:
         return jnp.zeros(shape, self.dtype)
-    index = in_range(index, self.shape[axis], "gather", axis, negative=False)
+    index = in_range(index, self.shape[axis], axis, negative=False)
     # Dimensions other than `dim` may be shorter in index: cut self to it.
     for d in range(self.ndim):
         if d != axis:
@@ -90,7 +90,7 @@ def index_select(self, dim, index):
     shape = (*self.shape[:axis], index.size, *self.shape[axis + 1 :])
     if self.ndim == 0:
         self, shape = jnp.reshape(self, (1,)), ()
-    index = in_range(jnp.ravel(index), self.shape[axis], "index_select", axis, negative=False)
+    index = in_range(jnp.ravel(index), self.shape[axis], axis, negative=False)
     if 0 in shape:
         return jnp.zeros(shape, self.dtype)
     return jnp.reshape(jnp.take(self, index, axis=axis, mode="clip"), shape)
@@ -100,7 +100,7 @@ def index_select(self, dim, index):
 def take(self, index):
     if index.size == 0:
         return jnp.zeros(index.shape, self.dtype)
-    index = in_range(index, self.size, "take", 0)
+    index = in_range(index, self.size, 0)
     return jnp.take(jnp.ravel(self), index, mode="clip")
 
 

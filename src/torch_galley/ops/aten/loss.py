@@ -20,7 +20,7 @@ def _target_weight(x, target, weight, ignore_index):
     classes = x.shape[min(x.ndim - 1, 1)]
     counts = target != ignore_index
     good = ~counts | ((target >= 0) & (target < classes))
-    require(good, target, IndexError, "Target {value} is out of bounds.")
+    require(good, target, IndexError, f"target {{value}} is out of bounds for {classes} classes")
     target = jnp.where(counts, target, 0)
     if weight is None:
         return target, counts.astype(x.dtype)

@@ -8,6 +8,7 @@ import torch
 from jax import lax
 
 from torch_galley.core.spec import XLA_DTYPE
+from torch_galley.ops.aten.elementwise import without_sign
 from torch_galley.ops.half import wide, wide_dtype
 from torch_galley.ops.registry import lowers, rows
 
@@ -16,9 +17,11 @@ aten = torch.ops.aten
 
 def product(a: jax.Array, b: jax.Array) -> jax.Array:
     """Return the matrix product in the accumulation dtype, not yet rounded to the inputs' dtype."""
-    return jnp.matmul(
+    result = jnp.matmul(
         a, b, precision=lax.Precision.HIGHEST, preferred_element_type=wide_dtype(a.dtype)
     )
+    # XLA makes this case one multiplication, and a sum of none is 0.0.
+    return without_sign(result) if a.shape[-1] == 1 else result
 
 
 def _exact(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -94,13 +97,11 @@ def int_mm(self, mat2):
     return jnp.matmul(self, mat2, preferred_element_type=jnp.int32)
 
 
-@lowers(aten.linalg_solve_triangular.default)
-def linalg_solve_triangular(self, B, *, upper, left=True, unitriangular=False):
-    batch = jnp.broadcast_shapes(self.shape[:-2], B.shape[:-2])
-    return lax.linalg.triangular_solve(
-        jnp.broadcast_to(self, batch + self.shape[-2:]),
-        jnp.broadcast_to(B, batch + B.shape[-2:]),
-        left_side=left,
-        lower=not upper,
-        unit_diagonal=unitriangular,
+@lowers(aten._trilinear.default)
+def trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim, unroll_dim=1):
+    """Multiply the three, each with dimensions of size 1 put in, and sum."""
+    first, second, third = (
+        jnp.expand_dims(wide(x), expand)
+        for x, expand in ((i1, expand1), (i2, expand2), (i3, expand3))
     )
+    return (first * second * third).sum(tuple(sumdim)).astype(i1.dtype)

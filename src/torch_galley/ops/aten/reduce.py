@@ -14,7 +14,7 @@ from jax import lax
 from torch_galley.core.reasons import BetterNatively, Reason
 from torch_galley.core.spec import TORCH_DTYPE, XLA_DTYPE
 from torch_galley.ops.aten.cast import cast
-from torch_galley.ops.aten.elementwise import guarded
+from torch_galley.ops.aten.elementwise import guarded, without_sign
 from torch_galley.ops.registry import lowers
 
 aten = torch.ops.aten
@@ -52,7 +52,7 @@ def _accumulating(x: jax.Array, dtype: torch.dtype | None) -> tuple[jax.Array, s
 @lowers(aten.sum.dim_IntList)
 def sum_dims(self, dim=None, keepdim=False, *, dtype=None):
     x, name = _accumulating(self, dtype)
-    return jnp.sum(x, _axes(x, dim), keepdims=keepdim).astype(name)
+    return without_sign(jnp.sum(x, _axes(x, dim), keepdims=keepdim)).astype(name)
 
 
 @lowers(aten.sum.default)
@@ -64,7 +64,8 @@ def sum_all(self, *, dtype=None):
 def mean_dims(self, dim=None, keepdim=False, *, dtype=None):
     x, name = _accumulating(self, dtype)
     axes = _axes(x, dim)
-    return (jnp.sum(x, axes, keepdims=keepdim) / _count(x, axes)).astype(name)
+    total = without_sign(jnp.sum(x, axes, keepdims=keepdim))
+    return (total / _count(x, axes)).astype(name)
 
 
 @lowers(aten.mean.default)
@@ -114,16 +115,17 @@ def _variance(self, dim, correction, keepdim):
 
 @lowers(aten.linalg_vector_norm.default)
 def vector_norm(self, ord=2, dim=None, keepdim=False, *, dtype=None):
-    return _norm(self, ord, dim, keepdim, dtype)
+    return norm(self, ord, dim, keepdim, dtype)
 
 
 @lowers(aten.dist.default)
 def dist(self, other, p=2):
     dtype = jnp.result_type(self, other)
-    return _norm(self.astype(dtype) - other.astype(dtype), p, None, False, None)
+    return norm(self.astype(dtype) - other.astype(dtype), p, None, False, None)
 
 
-def _norm(self, ord, dim, keepdim, dtype):
+def norm(self, ord, dim, keepdim, dtype):
+    """Return the vector norm of an order over dimensions."""
     x = self if dtype is None else cast(self, dtype)
     name = jnp.real(x).dtype
     x = jnp.abs(_wide(x))
@@ -251,7 +253,7 @@ def all_dims(self, dim=None, keepdim=False):
 @lowers(aten.cumsum.default)
 def cumsum(self, dim, *, dtype=None):
     x, name = _accumulating(self, dtype)
-    return (jnp.cumsum(x, axis_of(x, dim)) if x.ndim else x).astype(name)
+    return without_sign(jnp.cumsum(x, axis_of(x, dim)) if x.ndim else x).astype(name)
 
 
 @lowers(aten.cumprod.default)

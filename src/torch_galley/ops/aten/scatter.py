@@ -80,14 +80,14 @@ def _neutral(method, dtype):
 # scatter: self[i][index[i][j]] = src[i][j] for dim=1
 
 
-def _scatter(op, self, dim, index, write):
+def _scatter(self, dim, index, write):
     """Apply `write(operand, key, extent)`, `extent` being the part of src that index covers."""
     shape, self = self.shape, jnp.atleast_1d(self)
     index = jnp.atleast_1d(index)
     axis = axis_of(dim, self.ndim)
     if index.size == 0:
         return jnp.reshape(self, shape)
-    index = in_range(index, self.shape[axis], op, axis, negative=False)
+    index = in_range(index, self.shape[axis], axis, negative=False)
     key = tuple(
         index if d == axis else lax.broadcasted_iota(index.dtype, index.shape, d)
         for d in range(self.ndim)
@@ -101,7 +101,7 @@ def scatter_src(self, dim, index, src):
     def write(x, key, extent):
         return x.at[key].set(jnp.atleast_1d(src)[extent].astype(x.dtype), mode="drop")
 
-    return _scatter("scatter", self, dim, index, write)
+    return _scatter(self, dim, index, write)
 
 
 @lowers(aten.scatter.value)
@@ -109,7 +109,7 @@ def scatter_value(self, dim, index, value):
     def write(x, key, extent):
         return x.at[key].set(number(value, x.dtype), mode="drop")
 
-    return _scatter("scatter", self, dim, index, write)
+    return _scatter(self, dim, index, write)
 
 
 @lowers(aten.scatter.reduce)
@@ -125,29 +125,29 @@ def scatter_value_reduce(self, dim, index, value, *, reduce):
 
 @lowers(aten.scatter_add.default)
 def scatter_add(self, dim, index, src):
-    return _scatter_reduce("scatter_add", self, dim, index, src, "sum")
+    return _scatter_reduce(self, dim, index, src, "sum")
 
 
 @lowers(aten.scatter_reduce.two)
 def scatter_reduce(self, dim, index, src, reduce, *, include_self=True):
-    return _scatter_reduce("scatter_reduce", self, dim, index, src, reduce, include_self)
+    return _scatter_reduce(self, dim, index, src, reduce, include_self)
 
 
-def _scatter_reduce(op, self, dim, index, src, reduce, include_self=True):
+def _scatter_reduce(self, dim, index, src, reduce, include_self=True):
     def write(x, key, extent):
         return _reduce_at(x, key, jnp.atleast_1d(src)[extent], reduce, include_self)
 
-    return _scatter(op, self, dim, index, write)
+    return _scatter(self, dim, index, write)
 
 
 # index_*: whole slices, at the entries of a 1-d index
 
 
-def _slices(op, self, dim, index, source, write, negative=False):
+def _slices(self, dim, index, source, write, negative=False):
     """Apply `write(operand, key, source)` with 0-dim tensors seen as 1-d ones."""
     shape, self = self.shape, jnp.atleast_1d(self)
     axis = axis_of(dim, self.ndim)
-    index = in_range(jnp.ravel(index), self.shape[axis], op, axis, negative)
+    index = in_range(jnp.ravel(index), self.shape[axis], axis, negative)
     slab = (*self.shape[:axis], index.size, *self.shape[axis + 1 :])
     if 0 in slab:
         return jnp.reshape(self, shape)
@@ -169,7 +169,7 @@ def index_add(self, dim, index, source, *, alpha=1):
     def write(x, key, s):
         return _reduce_at(x, key, s, "sum")
 
-    return _slices("index_add", self, dim, index, source, write)
+    return _slices(self, dim, index, source, write)
 
 
 @lowers(aten.index_reduce.default)
@@ -177,7 +177,7 @@ def index_reduce(self, dim, index, source, reduce, *, include_self=True):
     def write(x, key, s):
         return _reduce_at(x, key, s, reduce, include_self)
 
-    return _slices("index_reduce", self, dim, index, source, write)
+    return _slices(self, dim, index, source, write)
 
 
 def _set(x, key, source):
@@ -186,18 +186,18 @@ def _set(x, key, source):
 
 @lowers(aten.index_copy.default)
 def index_copy(self, dim, index, source):
-    return _slices("index_copy", self, dim, index, source, _set)
+    return _slices(self, dim, index, source, _set)
 
 
 @lowers(aten.index_fill.int_Scalar)
 def index_fill(self, dim, index, value):
     source = number(value, self.dtype)
-    return _slices("index_fill", self, dim, index, source, _set, negative=True)
+    return _slices(self, dim, index, source, _set, negative=True)
 
 
 @lowers(aten.index_fill.int_Tensor)
 def index_fill_tensor(self, dim, index, value):
-    return _slices("index_fill", self, dim, index, value, _set, negative=True)
+    return _slices(self, dim, index, value, _set, negative=True)
 
 
 @lowers(aten.put.default)
@@ -205,7 +205,7 @@ def put(self, index, source, accumulate=False):
     if index.size == 0:
         return self
     flat, source = jnp.ravel(self), jnp.ravel(source)
-    key = in_range(jnp.ravel(index), self.size, "put", 0)
+    key = in_range(jnp.ravel(index), self.size, 0)
     flat = _reduce_at(flat, key, source, "sum") if accumulate else _set(flat, key, source)
     return jnp.reshape(flat, self.shape)
 
@@ -235,7 +235,7 @@ def index_put(self, indices, values, accumulate=False):
     assert first is not None
     if first.dtype in (jnp.bool_, jnp.uint8):
         return _mask_put(self, before, first != 0, values, accumulate)
-    place = Place("index_put", self, indices)
+    place = Place(self, indices)
     if 0 in place.shape:
         return self
     values = jnp.reshape(jnp.broadcast_to(values, place.shape), place.indexed_shape)
@@ -255,7 +255,7 @@ def _mask_put(self, before, mask, values, accumulate):
     else:
         # As many values as the mask has True elements, in order: the n-th goes to the n-th.
         count = jnp.sum(mask, dtype="int64")
-        message = f"index_put: {selected} values for a mask that selects {{value}}"
+        message = f"{selected} values for a mask that selects {{value}}"
         require(count == selected, count, OutOfRange, message)
         if selected == 0:
             return self
@@ -270,13 +270,20 @@ def _plus(self, values):
     return self | values if self.dtype == bool else self + values
 
 
-@lowers(aten.masked_scatter.default)
+def _boolean(self, mask, source):
+    """Leave another mask to eager, which refuses it; tracing does not."""
+    if mask.dtype is torch.bool:
+        return None
+    return reasons.ArgumentForm("aten.masked_scatter.default", "the mask is not bool")
+
+
+@lowers(aten.masked_scatter.default, when=_boolean)
 def masked_scatter(self, mask, source):
     """The n-th True element, in row-major order, takes the n-th of source."""
     shape = jnp.broadcast_shapes(self.shape, mask.shape)
     self, mask = jnp.broadcast_to(self, shape), jnp.broadcast_to(mask, shape)
     count = jnp.sum(mask, dtype="int64")
-    message = f"masked_scatter: {{value}} elements to write, and source has {source.size}"
+    message = f"{{value}} elements to write, and source has {source.size}"
     require(count <= source.size, count, OutOfRange, message)
     if source.size == 0 or self.size == 0:
         return self

@@ -6,10 +6,13 @@ gather is a loop over elements.
 
 from __future__ import annotations
 
+import math
+
 import jax.numpy as jnp
 import torch
 from jax import lax
 
+from torch_galley.core.reasons import ArgumentForm, Reason
 from torch_galley.core.spec import TORCH_DTYPE, XLA_DTYPE
 from torch_galley.ops.aten.cast import cast
 from torch_galley.ops.registry import lowers, rows
@@ -45,6 +48,15 @@ rows(
     (aten._neg_view.default, jnp.negative),
     (aten._neg_view_copy.default, jnp.negative),
     (aten.squeeze.default, jnp.squeeze),
+    (aten.unsqueeze.default, jnp.expand_dims),
+    (aten.view.default, jnp.reshape),
+    (aten.view_copy.default, jnp.reshape),
+    (aten._unsafe_view.default, jnp.reshape),
+    (aten._reshape_copy.default, jnp.reshape),
+    (aten.permute.default, jnp.transpose),
+    (aten.permute_copy.default, jnp.transpose),
+    (aten.repeat.default, jnp.tile),
+    (aten.stack.default, jnp.stack),
 )
 
 
@@ -53,24 +65,9 @@ def clone(self, *, memory_format=None):
     return self
 
 
-@lowers(aten.view.default, aten._unsafe_view.default, aten.view_copy.default)
-def view(self, size):
-    return jnp.reshape(self, size)
-
-
-@lowers(aten._reshape_copy.default)
-def reshape_copy(self, size):
-    return jnp.reshape(self, size)
-
-
 @lowers(aten._reshape_alias.default)
 def reshape_alias(self, size, stride):
     return jnp.reshape(self, size)
-
-
-@lowers(aten.permute.default, aten.permute_copy.default)
-def permute(self, dims):
-    return jnp.transpose(self, [axis_of(d, self.ndim) for d in dims])
 
 
 @lowers(aten.transpose.int, aten.transpose_copy.int)
@@ -99,11 +96,6 @@ def squeeze_dim(self, dim):
 def squeeze_dims(self, dim):
     gone = {axis_of(d, self.ndim) for d in dim}
     return jnp.reshape(self, [s for d, s in enumerate(self.shape) if d not in gone or s != 1])
-
-
-@lowers(aten.unsqueeze.default)
-def unsqueeze(self, dim):
-    return jnp.expand_dims(self, dim)
 
 
 @lowers(aten.slice.Tensor, aten.slice_copy.Tensor)
@@ -163,11 +155,6 @@ def cat(tensors, dim=0):
     return lax.concatenate(joined, axis_of(dim, joined[0].ndim))
 
 
-@lowers(aten.stack.default)
-def stack(tensors, dim=0):
-    return jnp.stack(tensors, axis=dim)
-
-
 @lowers(aten.flip.default)
 def flip(self, dims):
     return lax.rev(self, [axis_of(d, self.ndim) for d in dims]) if self.ndim else self
@@ -178,11 +165,6 @@ def roll(self, shifts, dims=()):
     if not dims:
         return jnp.reshape(jnp.roll(jnp.ravel(self), shifts[0]), self.shape)
     return jnp.roll(self, tuple(shifts), tuple(dims)) if self.size else self
-
-
-@lowers(aten.repeat.default)
-def repeat(self, repeats):
-    return jnp.tile(self, repeats)
 
 
 def _triangle(self, keep):
@@ -247,3 +229,17 @@ def _split_last(array, parts):
 @lowers(aten.copy.default)
 def copy(self, src, non_blocking=False):
     return jnp.broadcast_to(cast(src, TORCH_DTYPE[self.dtype.name]), self.shape)
+
+
+def _dense(self, size, *, memory_format=None) -> Reason | None:
+    if not self.is_contiguous() or memory_format not in (None, torch.contiguous_format):
+        return ArgumentForm("aten.resize", "the memory is not row-major")
+    return None
+
+
+@lowers(aten.resize.default, when=_dense)
+def resize(self, size, *, memory_format=None):
+    """Keep the first elements; what torch leaves open is zero."""
+    flat, count = jnp.ravel(self), math.prod(size)
+    flat = lax.pad(flat, jnp.zeros((), flat.dtype), [(0, count - flat.size, 0)])
+    return jnp.reshape(flat, size)

@@ -6,15 +6,12 @@ which of equal elements is meant (topk, kthvalue, median), we give the first.
 
 from __future__ import annotations
 
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
 
-from torch_galley.core.reasons import ArgumentForm, Reason
 from torch_galley.ops.aten.cast import number
 from torch_galley.ops.aten.reduce import axis_of
 from torch_galley.ops.registry import lowers
@@ -111,6 +108,21 @@ def nanmedian(self):
     return nanmedian_dim(self.ravel(), 0)[0]
 
 
+@lowers(aten.mode.default)
+def mode(self, dim=-1, keepdim=False):
+    """The smallest of the most frequent elements, at its last place."""
+    if self.ndim == 0:
+        return self, jnp.zeros((), jnp.int64)
+    axis = axis_of(self, dim)
+    values, places = _sorted(self, axis, False)
+    number = lax.broadcasted_iota(jnp.int64, values.shape, axis)
+    begins = (values != jnp.roll(values, 1, axis)) | (number == 0)  # a run of equal elements
+    length = number - lax.cummax(jnp.where(begins, number, 0), axis)
+    longest = jnp.argmax(length, axis, keepdims=True)
+    found = [jnp.take_along_axis(part, longest, axis) for part in (values, places)]
+    return tuple(part if keepdim else jnp.squeeze(part, axis) for part in found)
+
+
 # Binary search
 
 
@@ -177,20 +189,3 @@ def isin(elements, test_elements, *, assume_unique=False, invert=False):
     tests = jnp.sort(tests)
     place = jnp.minimum(jnp.searchsorted(tests, elements), tests.size - 1)
     return (tests[place] == elements) ^ invert
-
-
-def _given_range(self, bins=100, min=0, max=0) -> Reason | None:
-    if not (math.isfinite(min) and math.isfinite(max) and min < max):
-        return ArgumentForm("aten.histc", "the range is the data's, or refused by eager")
-    return None
-
-
-@lowers(aten.histc.default, when=_given_range)
-def histc(self, bins=100, min=0, max=0):
-    """Values outside of the range, and NaN, count nowhere; the last bin contains its upper end."""
-    x = self.ravel()
-    low, high = jnp.asarray(min, x.dtype), jnp.asarray(max, x.dtype)
-    place = ((x - low) * bins / (high - low)).astype(jnp.int64)
-    inside = (x >= low) & (x <= high)
-    place = jnp.where(inside, jnp.minimum(place, bins - 1), bins)  # bins: nowhere, dropped
-    return jnp.zeros(bins, x.dtype).at[place].add(1, mode="drop")

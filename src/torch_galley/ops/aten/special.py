@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
+import jax
 import jax.numpy as jnp
 import jax.scipy.special as js
 import torch
 from jax import lax
 
-from torch_galley.core.reasons import BetterNatively, Reason
+from torch_galley.ops.aten.cast import number
 from torch_galley.ops.registry import lowers, rows
 
 aten = torch.ops.aten
@@ -33,15 +37,106 @@ def digamma(self):
     return jnp.where(self == 0, jnp.copysign(jnp.inf, -self), lax.digamma(self))
 
 
-def _order_zero(n, self) -> Reason | None:
-    if n:
-        return BetterNatively("aten.polygamma", "XLA's zeta function is wrong below zero")
-    return None
+@lowers(aten.special_spherical_bessel_j0.default)
+def spherical_bessel_j0(x):
+    square = x * x
+    near = 1 - square / 6 * (1 - square / 20 * (1 - square / 42 * (1 - square / 72)))
+    value = jnp.where(jnp.abs(x) < 0.5, near, jnp.sin(x) / x)
+    return jnp.where(jnp.isinf(x), 0, value)
 
 
-@lowers(aten.polygamma.default, when=_order_zero)
+@lowers(aten.special_erfcx.default)
+def special_erfcx(self):
+    """Return exp(x^2) erfc(x), of double precision since a factor leaves single's range early."""
+    x = self.astype(jnp.float64)
+    size = jnp.abs(x)
+    inverse = 1 / jnp.square(jnp.maximum(size, 25))
+    series = jnp.ones_like(x)
+    for k in (11, 9, 7, 5, 3, 1):
+        series = 1 - series * k / 2 * inverse
+    far = series / (size * math.sqrt(math.pi))
+    power = jnp.exp(size * size)
+    right = jnp.where(size < 25, power * lax.erfc(size), far)
+    return jnp.where(x < 0, 2 * power - right, right).astype(self.dtype)
+
+
+@lowers(aten.polygamma.default)
 def polygamma(n, self):
-    return digamma(self)
+    if n == 0:
+        return digamma(self)
+    if n == 1:
+        return _trigamma(self)
+    factorial = jnp.exp(lax.lgamma(jnp.asarray(n + 1, self.dtype)))
+    value = factorial * _zeta(jnp.full_like(self, n + 1), self)
+    return value if n % 2 else -value
+
+
+def _trigamma(x):
+    """Mirror what is left of 1/2 to the right, step six to the right, and take the series there."""
+    left = x < 0.5
+    mirrored = jnp.where(left, 1 - x, x)
+    near = sum(1 / jnp.square(mirrored + k) for k in range(6))
+    y = mirrored + 6
+    square = 1 / jnp.square(y)
+    series = 1 + 1 / (2 * y) + square * (1 / 6 - square * (1 / 30 - square / 42))
+    value = near + series / y
+    sine = jnp.sin(math.pi * x)
+    return jnp.where(left, math.pi * math.pi / (sine * sine) - value, value)
+
+
+@lowers(aten.special_zeta.default, aten.special_zeta.self_scalar, aten.special_zeta.other_scalar)
+def special_zeta(self, other):
+    like = self if isinstance(self, jax.Array) else other
+    return _zeta(*jnp.broadcast_arrays(number(self, like), number(other, like)))
+
+
+_BERNOULLI = (
+    Fraction(1, 6),
+    Fraction(-1, 30),
+    Fraction(1, 42),
+    Fraction(-1, 30),
+    Fraction(5, 66),
+    Fraction(-691, 2730),
+    Fraction(7, 6),
+    Fraction(-3617, 510),
+    Fraction(43867, 798),
+    Fraction(-174611, 330),
+    Fraction(854513, 138),
+    Fraction(-236364091, 2730),
+)
+"""B(2), B(4), ..., B(24)."""
+
+
+def _zeta(x, q):
+    """Return the sum of (q + k) ** -x over k >= 0, by Euler and Maclaurin's formula past 9."""
+    dtype = x.dtype
+    x, q = x.astype(jnp.float64), q.astype(jnp.float64)
+
+    def early(state):
+        count, at, _ = state
+        return jnp.any((count < 9) | (at <= 9))
+
+    def add(state):
+        count, at, total = state
+        on = (count < 9) | (at <= 9)
+        at = jnp.where(on, at + 1, at)
+        return count + 1, at, jnp.where(on, total + lax.pow(at, -x), total)
+
+    at_pole = (q <= 0) & (q == jnp.floor(q))
+    first = jnp.where(at_pole, 10, q)  # else the steps from minus infinity would not end
+    start = (jnp.zeros((), jnp.int64), first, lax.pow(first, -x))
+    _, at, whole = lax.while_loop(early, add, start)
+    last = lax.pow(at, -x)
+    total = whole + last * at / (x - 1) - last / 2
+    rising = x * last / at
+    for k, bernoulli in enumerate(_BERNOULLI, 1):
+        total = total + rising * float(bernoulli / math.factorial(2 * k))
+        rising = rising * (x + 2 * k - 1) / at * (x + 2 * k) / at
+    total = jnp.where((last == 0), whole, total)
+    total = jnp.where((q <= 0) & (x != jnp.floor(x)), jnp.nan, total)
+    total = jnp.where(at_pole, jnp.inf, total)
+    total = jnp.where(x < 1, jnp.nan, total)
+    return jnp.where(x == 1, jnp.inf, total).astype(dtype)
 
 
 @lowers(aten.igamma.default)

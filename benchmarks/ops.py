@@ -1,0 +1,225 @@
+"""Every operator of torch's op_db in every dtype, judged by eager: docs/ops.md and docs/ops.json.
+
+    python -m benchmarks.ops [--dtypes NAMES] [--only NAME] [--limit N] [--again STATUS] [--render]
+
+A task is an entry of op_db in a dtype, or an entry's error inputs. tests.ops.judge says how it is
+judged, with all samples or the first N. Tasks run in `--shards` workers; one that dies or hangs
+takes only its task along, and a new one goes on. What is in the JSON is not run again unless more
+samples are asked for than it was judged by, so that an interrupted run goes on; `--again wrong`
+runs those with that status once more, `--only NAME` those of an operator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import selectors
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks import ops_page
+from benchmarks.ops_page import DTYPES, ERRORS
+
+DOCS = Path(__file__).parents[1] / "docs"
+JSON, PAGE = DOCS / "ops.json", DOCS / "ops.md"
+TASKS_A_WORKER = 150
+"""A worker is renewed after so many, since torch and XLA keep memory."""
+KEPT_EVERY = 20
+"""The JSON is written after so many rows."""
+
+Row = dict[str, Any]
+Task = tuple[str, str, str]
+"""An operator, its variant, and a dtype or ERRORS."""
+
+
+def main() -> int:
+    """Run what was asked for; return 1 if anything is wrong."""
+    parser = argparse.ArgumentParser(prog="benchmarks.ops", description=__doc__)
+    parser.add_argument("--dtypes", default=",".join((*DTYPES, ERRORS)), help="with commas")
+    parser.add_argument("--only", metavar="NAME", action="append", help="these operators")
+    parser.add_argument("--limit", type=int, help="samples of each entry (default all)")
+    parser.add_argument("--again", metavar="STATUS", help="run those with this status once more")
+    parser.add_argument("--shards", type=int, default=os.cpu_count(), help="workers at a time")
+    parser.add_argument("--patience", type=float, default=300, help="seconds a task may take")
+    parser.add_argument("--render", action="store_true", help="write the page from the JSON")
+    parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker is not None:
+        _work(args.worker or None)
+        return 0
+    results = load()
+    if not args.render:
+        done = {(row["op"], row["variant"], row["dtype"]): row for row in results["rows"]}
+        tasks = _tasks(args.dtypes.split(","), args.only)
+        wanted = [task for task in tasks if _due(task, done, args)]
+        results["header"] = _header()
+        for number, row in enumerate(_judged(wanted, args.shards, args.limit, args.patience)):
+            done[row["op"], row["variant"], row["dtype"]] = row
+            print(json.dumps(row), flush=True)
+            if number % KEPT_EVERY == 0:
+                _keep(results, done)
+        _keep(results, done)
+    _write(PAGE, ops_page.page(results))
+    return int(any(row["status"] in ops_page.BAD for row in results["rows"]))
+
+
+def _keep(results: dict[str, Any], done: dict[Task, Row]) -> None:
+    results["rows"] = [done[key] for key in sorted(done)]
+    _write(JSON, text(results))
+
+
+def load() -> dict[str, Any]:
+    """Return what the JSON holds: a header, and a row for each task."""
+    found = json.loads(JSON.read_text("utf-8")) if JSON.exists() else {}
+    return {"header": {}, "rows": []} | found
+
+
+def text(results: dict[str, Any]) -> str:
+    """Return the JSON, a row a line."""
+    rows = ",\n".join(json.dumps(row) for row in results["rows"])
+    return f'{{"header": {json.dumps(results["header"])},\n"rows": [\n{rows}\n]}}\n'
+
+
+def _due(task: Task, done: dict[Task, Row], args: argparse.Namespace) -> bool:
+    row = done.get(task)
+    if row is None or args.only or row["status"] == args.again:
+        return True
+    more = args.limit is None or row.get("samples", 0) < args.limit
+    return not args.again and more and not row.get("whole", True)
+
+
+def _header() -> dict[str, str]:
+    import jax  # here, so that --help is quick
+    import torch
+
+    return {"command": "make ops", "torch": torch.__version__, "jax": jax.__version__}
+
+
+def _tasks(dtypes: list[str], only: list[str] | None) -> Iterator[Task]:
+    import torch  # here, so that --help is quick
+
+    from tests.ops.judge import entries
+
+    for dtype in dtypes:
+        for op in entries(only):
+            if dtype == ERRORS:
+                if op.error_inputs_func is not None:
+                    yield op.name, op.variant_test_name, dtype
+            elif op.supports_dtype(getattr(torch, dtype), "cpu"):
+                yield op.name, op.variant_test_name, dtype
+
+
+def _judged(tasks: list[Task], shards: int, limit: int | None, patience: float) -> Iterator[Row]:
+    """Yield the row of each task as it comes, `shards` at a time."""
+    waiting = iter(tasks)
+    lock, rows = threading.Lock(), queue.SimpleQueue[Row | None]()
+
+    def shard() -> None:
+        worker = Worker(limit, patience)
+        while True:
+            with lock:
+                task = next(waiting, None)
+            if task is None:
+                break
+            rows.put(worker.ask(task))
+        worker.close()
+        rows.put(None)
+
+    for _ in range(shards):
+        threading.Thread(target=shard, daemon=True).start()
+    running = shards
+    while running:
+        row = rows.get()
+        if row is None:
+            running -= 1
+        else:
+            yield row
+
+
+class Worker:
+    """A child process that judges one task a line; started anew when it died or hung."""
+
+    def __init__(self, limit: int | None, patience: float) -> None:
+        self.limit, self.patience = limit, patience
+        self.process: subprocess.Popen[str] | None = None
+        self.asked = 0
+
+    def ask(self, task: Task) -> Row:
+        """Return the verdict on a task, "crash" or "timeout" if the worker gave none."""
+        if self.process is None or self.asked == TASKS_A_WORKER:
+            self.close()
+            self.asked = 0
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.ops", "--worker", str(self.limit or 0)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.asked += 1
+        self.process.stdin.write(json.dumps(task) + "\n")
+        self.process.stdin.flush()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            answered = selector.select(self.patience)
+        line = self.process.stdout.readline() if answered else ""
+        if line:
+            return json.loads(line)
+        self.close()
+        op, variant, dtype = task
+        status = "crash" if answered else "timeout"
+        return {"op": op, "variant": variant, "dtype": dtype, "status": status, "reason": ""}
+
+    def close(self) -> None:
+        """End the worker."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+def _work(limit: int | None) -> None:
+    """Answer tasks from stdin, a line each, on stdout."""
+    import torch  # here: only workers compute
+
+    from tests.ops.judge import entries, judge, judge_errors
+    from torch_galley.pipeline import executables
+
+    torch.set_num_threads(1)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what an operator prints is no answer
+    known = {(op.name, op.variant_test_name): op for op in entries()}
+    for line in sys.stdin:
+        name, variant, dtype = json.loads(line)
+        op = known[name, variant]
+        try:
+            if dtype == ERRORS:
+                verdict = judge_errors(op)
+            else:
+                first = next(d for d in DTYPES if op.supports_dtype(getattr(torch, d), "cpu"))
+                verdict = judge(op, getattr(torch, dtype), limit, dynamo=dtype == first)
+            row = vars(verdict)
+        except Exception as error:  # op_db's own samples fail
+            row = {"op": name, "variant": variant, "dtype": dtype, "status": "skipped"}
+            row["reason"] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+        executables().clear()
+        answers.write(json.dumps(row) + "\n")
+        answers.flush()
+
+
+def _write(path: Path, content: str) -> None:
+    new = path.with_suffix(path.suffix + ".new")
+    new.write_text(content, "utf-8")
+    os.replace(new, path)  # whole or not at all
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Resampling of images with a filter as wide as the step, so that downscaling does not alias.
+
+Both dimensions are a product with a matrix of weights, known once the sizes are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from torch_galley.core.reasons import ArgumentForm, Reason
+from torch_galley.ops.aten.matmul import product
+from torch_galley.ops.half import wide
+from torch_galley.ops.registry import lowers
+
+aten = torch.ops.aten
+
+Filter = Callable[[np.ndarray], np.ndarray]
+
+
+def _triangle(x: np.ndarray) -> np.ndarray:
+    return np.maximum(0, 1 - np.abs(x))
+
+
+def _cubic(x: np.ndarray) -> np.ndarray:
+    """Keys's kernel with a = -1/2."""
+    a, x = -0.5, np.abs(x)
+    inner = ((a + 2) * x - (a + 3)) * x * x + 1
+    outer = a * (((x - 5) * x + 8) * x - 4)
+    return np.where(x < 1, inner, np.where(x < 2, outer, 0))
+
+
+def _weights(
+    size: int, out: int, radius: int, shape: Filter, align_corners: bool, scale: float | None
+) -> np.ndarray:
+    """Return how much each input element (column) has of each output element (row)."""
+    if align_corners:
+        step = (size - 1) / (out - 1) if out > 1 else 0.0
+    else:
+        step = 1 / scale if scale else size / out
+    stretch = max(step, 1.0)
+    center = step * (np.arange(out) + 0.5)[:, None]
+    place = np.arange(size)
+    first = np.maximum(np.trunc(center - radius * stretch + 0.5), 0)
+    stop = np.minimum(np.trunc(center + radius * stretch + 0.5), size)
+    weight = shape((place - center + 0.5) / stretch)
+    weight = np.where((place >= first) & (place < stop), weight, 0)
+    total = weight.sum(1, keepdims=True)
+    return weight / np.where(total == 0, 1, total)
+
+
+def _floating(self, *unused, **unnamed) -> Reason | None:
+    if not self.is_floating_point():
+        return ArgumentForm("upsampling with antialias", "integers are rounded at each step")
+    return None
+
+
+def _resampled(radius: int, shape: Filter):
+    def lowering(self, output_size, align_corners, scales_h=None, scales_w=None):
+        x = wide(self)
+        down, across = (
+            jnp.asarray(_weights(size, out, radius, shape, align_corners, scale), x.dtype)
+            for size, out, scale in zip(
+                self.shape[-2:], output_size, (scales_h, scales_w), strict=True
+            )
+        )
+        return product(down, product(x, across.T)).astype(self.dtype)
+
+    return lowering
+
+
+lowers(aten._upsample_bilinear2d_aa.default, when=_floating)(_resampled(1, _triangle))
+lowers(aten._upsample_bicubic2d_aa.default, when=_floating)(_resampled(2, _cubic))

@@ -1,0 +1,42 @@
+"""Special functions where their formulas change, and polynomials of many degrees."""
+
+import pytest
+import torch
+from torch import special
+
+POLYNOMIALS = """
+chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w
+shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v
+shifted_chebyshev_polynomial_w hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l
+legendre_polynomial_p
+"""
+
+
+@pytest.mark.parametrize("name", POLYNOMIALS.split())
+def test_polynomial(same, name):
+    x = torch.tensor([-1.5, -1.0, -0.7, 0.0, 0.2, 0.5, 1.0, 2.0], dtype=torch.float64)
+    degree = torch.tensor([-1.0, 0.0, 1.0, 2.0, 5.0, 9.0, 20.0], dtype=torch.float64)
+    function = getattr(special, name)
+    same(lambda x, n: (function(x, n), function(x, 3), function(0.3, n)), x[:, None], degree)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_zeta_and_polygamma(same, dtype):
+    x = torch.tensor([0.1, 0.5, 2.5, 30.0, 1e4, -0.3, -2.5, 0.0, torch.nan], dtype=dtype)
+    s = torch.tensor([1.0, 2.0, 3.5, 40.0, 0.5, torch.nan], dtype=dtype)
+
+    def functions(x, s):
+        return special.zeta(s[:, None], x), [torch.polygamma(n, x) for n in range(5)]
+
+    same(functions, x, s)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_error_functions(same, dtype):
+    x = torch.cat([torch.linspace(-9, 80, 300), torch.tensor([-40.0, 1e30, torch.inf, -torch.inf])])
+    x = torch.cat([x, torch.tensor([torch.nan, -0.0])]).to(dtype)
+
+    def functions(x):
+        return special.erfcx(x), special.log_ndtr(-x), special.spherical_bessel_j0(x)
+
+    same(functions, x, rtol=1e-5 if dtype is torch.float32 else 1e-11, atol=0)
