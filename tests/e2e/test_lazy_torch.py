@@ -81,6 +81,7 @@ def test_optimizers_step_as_in_eager(name: str, xla: torch.device) -> None:
     assert not torch.equal(wanted[0], next(model().parameters()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["SGD", "AdamW", "RMSprop", "Adadelta"])
 @pytest.mark.parametrize("foreach", [False, True])
 def test_foreach_makes_no_difference(name: str, foreach: bool, xla: torch.device) -> None:
