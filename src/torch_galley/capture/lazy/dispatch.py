@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._C._dynamo import eval_frame as frames
 from torch._ops import OpOverload
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
@@ -319,7 +320,6 @@ _WHOLE = (
 
 def _hide_from_dynamo() -> None:
     """After a graph break Dynamo compiles whatever is called, ours and jax's code too: skip it."""
-    frames = torch._C._dynamo.eval_frame
     skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
     for function in (call, flush):
         frames.set_code_exec_strategy(function.__code__, skip)
