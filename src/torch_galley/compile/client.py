@@ -41,7 +41,7 @@ class Compiled:
     """What XLA took."""
 
     def __call__(self, arrays: Sequence[Any]) -> Sequence[Any]:
-        return self.executable(arrays)
+        return self.executable.run(arrays)
 
     def hlo(self) -> str:
         """Return the HLO after optimisation."""

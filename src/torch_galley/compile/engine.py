@@ -13,7 +13,7 @@ import contextlib
 import io
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol
 
@@ -32,8 +32,9 @@ Options = Mapping[str, Any]
 class Executable(Protocol):
     """A compiled program."""
 
-    def __call__(self, arrays: Sequence[Any]) -> Sequence[Any]:
-        """Run it on dense arrays."""
+    @property
+    def run(self) -> Callable[[Sequence[Any]], Sequence[Any]]:
+        """Runs it on dense arrays."""
         ...
 
     def hlo(self) -> str:
@@ -67,7 +68,7 @@ class _PublicExecutable:
     def __init__(self, stage: jax.stages.Compiled):
         self._stage = stage
 
-    def __call__(self, arrays: Sequence[Any]) -> Sequence[Any]:
+    def run(self, arrays: Sequence[Any]) -> Sequence[Any]:
         return self._stage(*arrays)
 
     def hlo(self) -> str:
@@ -116,10 +117,7 @@ def _dumps_kept() -> Iterator[None]:
 class _OwnExecutable:
     def __init__(self, loaded: Any):
         self._loaded = loaded
-        self._execute = loaded.execute
-
-    def __call__(self, arrays: Sequence[Any]) -> Sequence[Any]:
-        return self._execute(arrays)
+        self.run = loaded.execute
 
     def hlo(self) -> str:
         return self._loaded.hlo_modules()[0].to_string()
@@ -172,7 +170,7 @@ def _prove(own: OwnEngine) -> None:
             # No dumps of this among the user's: a pattern that no module's name matches. (An
             # empty xla_dump_to would print them.)
             unseen = {"xla_dump_hlo_module_re": "a^"}
-            result = own.compile(stage, unseen)([own.bring(tensor)])[0]
+            result = own.compile(stage, unseen).run([own.bring(tensor)])[0]
         if not torch.equal(own.take(result), torch.stack([tensor, tensor])):
             raise TypeError(f"{dtype} comes back differently")
 

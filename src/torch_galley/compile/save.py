@@ -39,7 +39,7 @@ class Remains:
         """Return XLA's estimates, such as "flops" and "bytes accessed"."""
         return self.estimates
 
-    def __call__(self, arrays: Sequence[Any]) -> NoReturn:
+    def run(self, arrays: Sequence[Any]) -> NoReturn:
         """Refuse.
 
         Raises:

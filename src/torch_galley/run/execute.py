@@ -74,6 +74,8 @@ class Plan:
         self._inputs = [node for node in nodes if node.op == "placeholder"]
         (output,) = (node for node in nodes if node.op == "output")
         self._results: Sequence[Any] = output.args[0]
+        self._on_device = {n for cluster in clustered.clusters for n in cluster.inputs}
+        """What a cluster reads, and so stays on the device if a cluster makes it."""
         self._symbolic = any(mentions_symbols(node.meta.get("val")) for node in nodes)
         self.instructions = self._made()
 
@@ -97,10 +99,9 @@ class Plan:
         kept = {node for node in self._slot if node.op == "get_attr"}
         fx.map_arg(self._results, kept.add)
         made: list[tuple[Step, Sequence[fx.Node], Sequence[fx.Node]]] = []
-        read_by_clusters = {n for cluster in self.clustered.clusters for n in cluster.inputs}
         for part in self.clustered.steps:
             if isinstance(part, XlaCluster):
-                stays = [node in read_by_clusters for node in part.outputs]
+                stays = [node in self._on_device for node in part.outputs]
                 step = ClusterStep(part, self.executable, stays)
                 made.append((step, part.inputs, part.outputs))
             else:
@@ -134,7 +135,8 @@ class Plan:
             return f"result{number}"
         if is_shape_number(item):  # follows from sizes, and is computed by no step
             return f"value_of(result{number}.meta['val'], bindings)"
-        return f"as_torch(v{self._slot[item]})"
+        value = f"v{self._slot[item]}"
+        return f"as_torch({value})" if item in self._on_device else value
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         if client.forked:

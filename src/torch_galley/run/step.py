@@ -107,7 +107,7 @@ class ClusterStep:
         """Run the executable; raise what eager would have raised if a check failed."""
         lowered = compiled.lowered
         try:
-            results = compiled.executable(arrays)
+            results = compiled.executable.run(arrays)
             if lowered.checks:
                 _raise_failed(compiled, results[-1])
         except jax.errors.JaxRuntimeError as error:
@@ -183,7 +183,7 @@ class _Ready:
             return None
         self._moved = _mover(self._slots, values, arrays)
         if self._take is not None:
-            self.usual = _usual(self._moved, self.compiled.executable, self._take)
+            self.usual = _usual(self._moved, self.compiled.executable.run, self._take)
         return arrays
 
 

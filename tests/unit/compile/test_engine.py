@@ -118,17 +118,30 @@ def test_a_lowering_that_raises_is_named(lowered, monkeypatch):
     assert caught.value.facts["node"] == "add"
 
 
-def test_a_run_that_fails_is_ours(galley, monkeypatch):
-    def fail(self, arrays):
-        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.")
+@pytest.mark.parametrize("calls", [1, 2], ids=["at the first call", "later"])
+def test_a_run_that_fails_is_ours(galley, monkeypatch, calls):
+    init, left = engines._OwnExecutable.__init__, [calls]
 
+    def failing_later(self, loaded):
+        def run(arrays):
+            left[0] -= 1
+            if not left[0]:
+                raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory, 9 bytes.")
+            return loaded.execute(arrays)
+
+        init(self, loaded)
+        self.run = run
+
+    monkeypatch.setattr(engines._OwnExecutable, "__init__", failing_later)
+    executables().clear()
     compiled = galley(lambda x: x + 1)
-    compiled(torch.ones(2))
-    monkeypatch.setattr(engines._OwnExecutable, "__call__", fail)
+    for _ in range(calls - 1):
+        compiled(torch.ones(2))
     with pytest.raises(RunError, match="failed: RESOURCE_EXHAUSTED") as caught:
         compiled(torch.ones(2))
     assert "smaller batch" in str(caught.value)
     assert "test_engine.py" in str(caught.value)  # the user's line
+    executables().clear()
 
 
 def test_threads_that_come_first_together_get_one_engine():

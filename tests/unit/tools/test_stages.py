@@ -100,7 +100,7 @@ def test_what_a_loaded_value_can_not(saved):
     made, folder = saved
     loaded = Compiled.load(folder / made.lowered[0].name)
     with pytest.raises(ToolError, match="can't be run"):
-        loaded.executable([])
+        loaded.executable.run([])
     with pytest.raises(ToolError, match="can't be compiled"):
         compile(loaded.lowered)
 
