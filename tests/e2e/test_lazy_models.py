@@ -9,7 +9,9 @@ import torch
 
 import torch_galley
 from benchmarks import zoo
+from torch_galley.capture.lazy import flush
 from torch_galley.core.events import GraphBuilt, listen
+from torch_galley.pipeline import executables
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -40,8 +42,10 @@ def steps(name: str, count: int, device: torch.device | str) -> list[float]:
 
 @pytest.fixture
 def graphs() -> Iterator[list[str]]:
-    """The fingerprints of the graphs that are built."""
+    """The fingerprints of the graphs that are built; what earlier tests built is forgotten."""
     seen: list[str] = []
+    flush._families.clear()
+    executables().clear()
 
     def on(event: object) -> None:
         if isinstance(event, GraphBuilt):

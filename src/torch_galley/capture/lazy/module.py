@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -207,11 +207,14 @@ def _patch_synchronize() -> None:
 
 def _patch_nbytes() -> None:
     """torch lets nobody say how large a storage is whose memory it has not got."""
-    theirs = torch.UntypedStorage.nbytes
+    for name in ("nbytes", "size", "__len__"):
+        setattr(torch.UntypedStorage, name, _sized(getattr(torch.UntypedStorage, name)))
 
-    def nbytes(self: torch.UntypedStorage) -> int:
-        return theirs(self) or storage.held_bytes(self)
 
-    torch.UntypedStorage.nbytes = nbytes  # type: ignore[method-assign]
-    torch.UntypedStorage.size = nbytes  # type: ignore[method-assign]
-    torch.UntypedStorage.__len__ = nbytes  # type: ignore[method-assign]
+def _sized(theirs: Callable[[torch.UntypedStorage], int]) -> Callable[[torch.UntypedStorage], int]:
+    def size(self: torch.UntypedStorage) -> int:
+        # Others are left alone: of a fake storage even "is it 0?" may have no answer.
+        here = self.device.type == "xla"
+        return storage.held_bytes(self) or theirs(self) if here else theirs(self)
+
+    return size
