@@ -152,6 +152,8 @@ def current(options: Mapping[str, Any] | None = None) -> Config:
     Raises:
         ConfigError: an unknown name, a wrong type, or a value out of range.
     """
+    if options is not None and not isinstance(options, Mapping):
+        raise ConfigError(f"options is {options!r:.60}", hint="give a dict of settings")
     values = _from_environment() | (_overlay.get() or {})
     return Config(**(values | _checked(options or {}, "options")))
 

@@ -8,7 +8,10 @@ from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
-from torch._prims_common import compute_elementwise_output_logical_to_physical_perm
+from torch._prims_common import (
+    compute_elementwise_output_logical_to_physical_perm,
+    suggest_memory_format,
+)
 
 from torch_galley.ops.registry import lookup
 
@@ -40,9 +43,43 @@ def _ldexp(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return (self * torch.pow(2.0, other)).to(dtype)
 
 
+def _roll(self: torch.Tensor, shifts: list[int], dims: tuple[int, ...] = ()) -> torch.Tensor:
+    """Join parts, as eager does, so that the result lies in memory as there."""
+    if not dims:
+        return _roll(self.flatten(), shifts, (0,)).view(self.shape)
+    result = self
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = self.shape[dim]
+        if size > 0:
+            start = (size - shift) % size
+            parts = [result.narrow(dim, start, size - start), result.narrow(dim, 0, start)]
+            result = torch.cat(parts, dim)
+    return result.clone() if result is self else result
+
+
+def _in_its_format(overload: Any) -> Callable[..., Any]:
+    """Return torch's rewriting of an operator that keeps its argument's memory format in eager."""
+    rule = core_aten_decompositions()[overload]
+
+    def rewritten(self: torch.Tensor, *args: Any) -> torch.Tensor:
+        return rule(self, *args).contiguous(memory_format=suggest_memory_format(self))
+
+    return rewritten
+
+
 _OURS: dict[Any, Callable[..., Any]] = {
     aten.native_dropout.default: _native_dropout,
     aten.ldexp.Tensor: _ldexp,
+    aten.roll.default: _roll,
+    **{
+        overload: _in_its_format(overload)
+        for overload in (
+            aten.channel_shuffle.default,
+            aten.native_channel_shuffle.default,
+            aten.pixel_shuffle.default,
+            aten.pixel_unshuffle.default,
+        )
+    },
 }
 """Rewritings of our own."""
 

@@ -130,7 +130,7 @@ def resolve(name: str) -> list[OpOverload]:
     Raises:
         ToolError: none, with the nearest name.
     """
-    full = name.replace("::", ".").removeprefix("torch.ops.")
+    full = name.replace("::", ".").removeprefix("torch.").removeprefix("ops.")
     full = full if full.startswith("aten.") else f"aten.{full}"
     known = overloads()
     if full in known:

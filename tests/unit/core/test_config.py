@@ -115,3 +115,8 @@ def test_lists_become_tuples():
 def test_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         current().strict = True  # type: ignore[misc]
+
+
+def test_options_that_are_no_dict():
+    with pytest.raises(ConfigError, match=r"options is \[1\]\n  hint: give a dict of settings"):
+        current([1])  # type: ignore[arg-type]

@@ -192,3 +192,25 @@ def test_meshgrid_chunks_and_rotations(same):
         return a + b, *[c + 1 for c in x.chunk(4)], *[u + 1 for u in x.unbind()], a.rot90() + 1
 
     same(f, ramp(7))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.roll(1, 1),
+        lambda x: x.roll((1, -2), (2, 3)),
+        lambda x: x.roll((2, 3, 4), (1, 1, 0)),
+        lambda x: x.roll(7) + 1,
+        lambda x: x.roll(0, 1),
+        lambda x: torch.nn.functional.pixel_shuffle(x, 2),
+        lambda x: torch.nn.functional.pixel_unshuffle(x, 2),
+        lambda x: torch.nn.functional.channel_shuffle(x, 2),
+    ],
+)
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_memory_format_is_kept_as_in_eager(same, function, memory_format):
+    x = torch.arange(2 * 8 * 6 * 6.0).view(2, 8, 6, 6).to(memory_format=memory_format)
+    same(function, x)
+    same(lambda x: function(x).as_strided((4,), (1,)) * 1, x)
+    given = torch.compile(function, backend="galley")(x)
+    assert given.stride() == function(x).stride()

@@ -160,13 +160,6 @@ def flip(self, dims):
     return lax.rev(self, [axis_of(d, self.ndim) for d in dims]) if self.ndim else self
 
 
-@lowers(aten.roll.default)
-def roll(self, shifts, dims=()):
-    if not dims:
-        return jnp.reshape(jnp.roll(jnp.ravel(self), shifts[0]), self.shape)
-    return jnp.roll(self, tuple(shifts), tuple(dims)) if self.size else self
-
-
 def _triangle(self, keep):
     rows, columns = self.shape[-2:]
     row = lax.broadcasted_iota("int64", (rows, columns), 0)
