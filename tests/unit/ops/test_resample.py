@@ -67,6 +67,5 @@ def test_histogram(same):
 
 
 def test_mode(same):
-    x = torch.randint(0, 4, (3, 9)).float()
-    x[0, 2] = torch.nan
+    x = torch.randint(0, 4, (3, 9)).float()  # no NaN: which one counts then depends on its place
     same(lambda x: (*torch.mode(x, 1), *torch.mode(x, 0, keepdim=True)), x)

@@ -110,7 +110,10 @@ def nanmedian(self):
 
 @lowers(aten.mode.default)
 def mode(self, dim=-1, keepdim=False):
-    """The smallest of the most frequent elements, at its last place."""
+    """The smallest of the most frequent elements, at its last place.
+
+    Eager's answer for NaN depends on where in the row it stands; ours counts it as the largest.
+    """
     if self.ndim == 0:
         return self, jnp.zeros((), jnp.int64)
     axis = axis_of(self, dim)
