@@ -23,6 +23,10 @@ def parts_alike(wanted: torch.Tensor, given: torch.Tensor, **tolerance: float) -
     """Assert that real and imaginary parts are equal each, down to the signs of zeros."""
     if wanted.is_complex():
         wanted, given = torch.view_as_real(wanted), torch.view_as_real(given)
+        # C leaves the sign of an infinity beside a NaN open, and eager's differs by machine.
+        open_sign = wanted.isinf() & wanted.isnan().any(-1, keepdim=True)
+        wanted = torch.where(open_sign, wanted.abs(), wanted)
+        given = torch.where(open_sign, given.abs(), given)
     torch.testing.assert_close(given, wanted, equal_nan=True, **tolerance)
     zero = wanted == 0
     assert torch.equal(given[zero].signbit(), wanted[zero].signbit())
