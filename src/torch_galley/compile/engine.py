@@ -25,6 +25,8 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from torch_galley.core.spec import wide_types
 
+Bring = Callable[[torch.Tensor], Any]
+Take = Callable[[Any], torch.Tensor]
 Options = Mapping[str, Any]
 """XLA's options for one executable: name to bool, number or text."""
 
@@ -55,11 +57,11 @@ class Engine(Protocol):
 
     def compile(self, stage: jax.stages.Lowered, options: Options) -> Executable: ...
 
-    def bring(self, tensor: torch.Tensor) -> Any:
+    def bring(self, tensor: torch.Tensor, /) -> Any:
         """Return a dense row-major tensor's memory as an array."""
         ...
 
-    def take(self, array: Any) -> torch.Tensor:
+    def take(self, array: Any, /) -> torch.Tensor:
         """Return an array's memory as a tensor, waiting until it is computed."""
         ...
 
@@ -139,10 +141,23 @@ class OwnEngine:
         self._device = self._client.devices()[0]
         self._devices = xla_client.DeviceList((self._device,))
         self._new_options = xla_client.CompileOptions
-        self._capsule = torch._C._to_dlpack  # torch.utils.dlpack.to_dlpack without its detour
-        self._import = _jax.dlpack_managed_tensor_to_buffer
-        self._export = _jax.buffer_to_dlpack_managed_tensor
-        self._from_capsule = torch._C._from_dlpack  # torch.utils.dlpack.from_dlpack likewise
+        self.bring, self.take = self._ways(_jax)
+
+    def _ways(self, jaxlib: Any) -> tuple[Bring, Take]:
+        """Return `bring` and `take`, closures because they are part of every call."""
+        device = self._device
+        # What torch.utils.dlpack does, without its detours.
+        to_capsule, from_capsule = torch._C._to_dlpack, torch._C._from_dlpack
+        to_buffer = jaxlib.dlpack_managed_tensor_to_buffer
+        from_buffer = jaxlib.buffer_to_dlpack_managed_tensor
+
+        def bring(tensor: torch.Tensor) -> Any:
+            return to_buffer(to_capsule(tensor), device, None, None)
+
+        def take(array: Any) -> torch.Tensor:
+            return from_capsule(from_buffer(array, stream=None))
+
+        return bring, take
 
     def compile(self, stage: jax.stages.Lowered, options: Options) -> Executable:
         program = io.BytesIO()
@@ -152,12 +167,6 @@ class OwnEngine:
         compile_options.env_option_overrides = list(options.items())
         loaded = self._client.compile_and_load(program.getvalue(), self._devices, compile_options)
         return _OwnExecutable(loaded)
-
-    def bring(self, tensor: torch.Tensor) -> Any:
-        return self._import(self._capsule(tensor), self._device, None, None)
-
-    def take(self, array: Any) -> torch.Tensor:
-        return self._from_capsule(self._export(array, stream=None))
 
 
 def _prove(own: OwnEngine) -> None:

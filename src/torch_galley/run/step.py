@@ -181,28 +181,41 @@ class _Ready:
         arrays = [slot.array(value) for slot, value in zip(self._slots, values, strict=True)]
         if any(array is None for array in arrays):
             return None
-        self._moved = _mover(self._slots, values, arrays)
+        kept = _kept(values, arrays)
+        self._moved = _mover(kept, self._slots)
         if self._take is not None:
-            self.usual = _usual(self._moved, self.compiled.executable.run, self._take)
+            self.usual = _mover(kept, self._slots, self.compiled.executable.run, self._take)
         return arrays
 
 
-def _mover(
-    slots: list[_Slot], values: list[Any], arrays: list[Any]
-) -> Callable[[list[Any]], list[Any] | None]:
-    """Return a function that brings inputs, but not parameters that lie where they lay.
+def _kept(values: list[Any], arrays: list[Any]) -> dict[int, tuple[int, Any]]:
+    """Return the address and array of each parameter that is viewed, by its place.
 
     An array that views the very memory shows whatever was written there meanwhile. It also keeps
     that memory alive, so that an equal address is the same memory; and a parameter lives as long
     as we do. That its shape is still the same is guarded by who calls us.
     """
-    kept = {
-        place: value.data_ptr()
+    return {
+        place: (value.data_ptr(), array)
         for place, (value, array) in enumerate(zip(values, arrays, strict=True))
         if isinstance(value, torch.nn.Parameter) and is_view_of(array, value)
     }
-    places, addresses = list(kept), list(kept.values())
-    template = [array if place in kept else None for place, array in enumerate(arrays)]
+
+
+def _mover(
+    kept: dict[int, tuple[int, Any]],
+    slots: list[_Slot],
+    execute: Callable[[list[Any]], Sequence[Any]] | None = None,
+    take: Callable[[Any], torch.Tensor] | None = None,
+) -> Callable[[list[Any]], list[Any] | None]:
+    """Return a function that brings inputs, but not parameters that lie where they lay.
+
+    It gives arrays; with `execute` and `take` it goes on to the results: one function, since each
+    further one would be a tenth of a small network's call.
+    """
+    places = list(kept)
+    addresses = [address for address, _ in kept.values()]
+    template = [kept[place][1] if place in kept else None for place in range(len(slots))]
     others = [(place, slot.array) for place, slot in enumerate(slots) if place not in kept]
 
     def move(values: list[Any]) -> list[Any] | None:
@@ -214,23 +227,11 @@ def _mover(
             if array is None:
                 return None
             arrays[place] = array
-        return arrays
+        if execute is None or take is None:
+            return arrays
+        return [take(array) for array in execute(arrays)]
 
     return move
-
-
-def _usual(
-    move: Callable[[list[Any]], list[Any] | None],
-    execute: Callable[[list[Any]], Sequence[Any]],
-    take: Callable[[Any], torch.Tensor],
-) -> Callable[[list[Any]], list[torch.Tensor] | None]:
-    """Return the call of a cluster whose results are all plain and for torch: the leanest way."""
-
-    def call(values: list[Any]) -> list[torch.Tensor] | None:
-        arrays = move(values)
-        return None if arrays is None else [take(array) for array in execute(arrays)]
-
-    return call
 
 
 class _Slot:
