@@ -276,7 +276,7 @@ def _row(name: str, row: dict[str, Any]) -> str:
     if not row["equal"]:
         apart += " WRONG"
     ms = [str(row.get("ms", {}).get(contender, "")) for contender in CONTENDERS]
-    peaks = " / ".join(str(row.get(f"peak_mib_{contender}", "")) for contender in CONTENDERS)
+    peaks = " / ".join(str(row.get(f"peak_mib_{contender}", "?")) for contender in CONTENDERS)
     cells = [
         name + (f" ({row['failed']})" if row.get("failed") else ""),
         str(row["nodes"]),
@@ -288,7 +288,7 @@ def _row(name: str, row: dict[str, Any]) -> str:
         str(row["first_call_seconds"]),
         str(row["compile_seconds"]),
         *ms,
-        peaks.strip(" /"),
+        peaks,
     ]
     return "| " + " | ".join(cells) + " |"
 
