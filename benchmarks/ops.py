@@ -15,8 +15,6 @@ import argparse
 import json
 import os
 import queue
-import selectors
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -24,18 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ops_page
-from benchmarks.ops_page import DTYPES, ERRORS
+from benchmarks.ops_page import DTYPES
+from tests.ops import worker
+from tests.ops.worker import ERRORS, Task
 
 DOCS = Path(__file__).parents[1] / "docs"
 JSON, PAGE = DOCS / "ops.json", DOCS / "ops.md"
-TASKS_A_WORKER = 150
-"""A worker is renewed after so many, since torch and XLA keep memory."""
 KEPT_EVERY = 20
 """The JSON is written after so many rows."""
 
 Row = dict[str, Any]
-Task = tuple[str, str, str]
-"""An operator, its variant, and a dtype or ERRORS."""
 
 
 def main() -> int:
@@ -56,8 +52,8 @@ def main() -> int:
     results = load()
     if not args.render:
         done = {(row["op"], row["variant"], row["dtype"]): row for row in results["rows"]}
-        tasks = _tasks(args.dtypes.split(","), args.only)
-        wanted = [task for task in tasks if _due(task, done, args)]
+        chosen = worker.tasks(args.dtypes.split(","), args.only)
+        wanted = [task for task in chosen if _due(task, done, args)]
         results["header"] = _header()
         for number, row in enumerate(_judged(wanted, args.shards, args.limit, args.patience)):
             done[row["op"], row["variant"], row["dtype"]] = row
@@ -101,34 +97,20 @@ def _header() -> dict[str, str]:
     return {"command": "make ops", "torch": torch.__version__, "jax": jax.__version__}
 
 
-def _tasks(dtypes: list[str], only: list[str] | None) -> Iterator[Task]:
-    import torch  # here, so that --help is quick
-
-    from tests.ops.judge import entries
-
-    for dtype in dtypes:
-        for op in entries(only):
-            if dtype == ERRORS:
-                if op.error_inputs_func is not None:
-                    yield op.name, op.variant_test_name, dtype
-            elif op.supports_dtype(getattr(torch, dtype), "cpu"):
-                yield op.name, op.variant_test_name, dtype
-
-
 def _judged(tasks: list[Task], shards: int, limit: int | None, patience: float) -> Iterator[Row]:
     """Yield the row of each task as it comes, `shards` at a time."""
     waiting = iter(tasks)
     lock, rows = threading.Lock(), queue.SimpleQueue[Row | None]()
 
     def shard() -> None:
-        worker = Worker(limit, patience)
+        child = child_for(limit, patience)
         while True:
             with lock:
                 task = next(waiting, None)
             if task is None:
                 break
-            rows.put(worker.ask(task))
-        worker.close()
+            rows.put(asked(child, task))
+        child.close()
         rows.put(None)
 
     for _ in range(shards):
@@ -142,77 +124,42 @@ def _judged(tasks: list[Task], shards: int, limit: int | None, patience: float) 
             yield row
 
 
-class Worker:
-    """A child process that judges one task a line; started anew when it died or hung."""
+def child_for(limit: int | None, patience: float) -> worker.Worker:
+    """Return a worker that judges by at most so many samples."""
+    return worker.Worker(["-m", "benchmarks.ops", "--worker", str(limit or 0)], patience)
 
-    def __init__(self, limit: int | None, patience: float) -> None:
-        self.limit, self.patience = limit, patience
-        self.process: subprocess.Popen[str] | None = None
-        self.asked = 0
 
-    def ask(self, task: Task) -> Row:
-        """Return the verdict on a task, "crash" or "timeout" if the worker gave none."""
-        if self.process is None or self.asked == TASKS_A_WORKER:
-            self.close()
-            self.asked = 0
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.ops", "--worker", str(self.limit or 0)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-            )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.asked += 1
-        self.process.stdin.write(json.dumps(task) + "\n")
-        self.process.stdin.flush()
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            answered = selector.select(self.patience)
-        line = self.process.stdout.readline() if answered else ""
-        if line:
-            return json.loads(line)
-        self.close()
-        op, variant, dtype = task
-        status = "crash" if answered else "timeout"
-        return {"op": op, "variant": variant, "dtype": dtype, "status": status, "reason": ""}
-
-    def close(self) -> None:
-        """End the worker."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
+def asked(child: worker.Worker, task: Task) -> Row:
+    """Return the row of a task, whose status is "crash" or "timeout" if the worker gave none."""
+    found = child.ask(task)
+    return _row(task, found, "") if isinstance(found, str) else found
 
 
 def _work(limit: int | None) -> None:
-    """Answer tasks from stdin, a line each, on stdout."""
+    """Answer tasks from stdin."""
     import torch  # here: only workers compute
 
-    from tests.ops.judge import entries, judge, judge_errors
+    from tests.ops.judge import judge, judge_errors
     from torch_galley.pipeline import executables
 
-    torch.set_num_threads(1)
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what an operator prints is no answer
-    known = {(op.name, op.variant_test_name): op for op in entries()}
-    for line in sys.stdin:
-        name, variant, dtype = json.loads(line)
-        op = known[name, variant]
+    def row(op: Any, dtype: str) -> Row:
         try:
             if dtype == ERRORS:
-                verdict = judge_errors(op)
-            else:
-                first = next(d for d in DTYPES if op.supports_dtype(getattr(torch, d), "cpu"))
-                verdict = judge(op, getattr(torch, dtype), limit, dynamo=dtype == first)
-            row = vars(verdict)
+                return vars(judge_errors(op))
+            first = next(d for d in DTYPES if op.supports_dtype(getattr(torch, d), "cpu"))
+            return vars(judge(op, getattr(torch, dtype), limit, dynamo=dtype == first))
         except Exception as error:  # op_db's own samples fail
-            row = {"op": name, "variant": variant, "dtype": dtype, "status": "skipped"}
-            row["reason"] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-        executables().clear()
-        answers.write(json.dumps(row) + "\n")
-        answers.flush()
+            why = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+            return _row((op.name, op.variant_test_name, dtype), "skipped", why)
+        finally:
+            executables().clear()
+
+    worker.answer(row)
+
+
+def _row(task: Task, status: str, reason: str) -> Row:
+    op, variant, dtype = task
+    return {"op": op, "variant": variant, "dtype": dtype, "status": status, "reason": reason}
 
 
 def _write(path: Path, content: str) -> None:

@@ -6,14 +6,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from tests.ops.worker import ERRORS
+
 RIGHT = ("lowered", "mixed", "native")
 BAD = ("wrong", "error", "crash", "timeout")
 SIGN = {"lowered": "●", "mixed": "◐", "native": "○", "skipped": "·"}
 """What stands in the table; for what is bad, the word itself."""
 DTYPES = ("float32", "float64", "int64", "int32", "bool", "bfloat16", "complex64")
 DTYPES += ("float16", "complex128", "int16", "int8", "uint8")
-ERRORS = "error inputs"
-"""Stands in a dtype's place."""
 
 ABOUT = """\
 Every entry of `op_db`, PyTorch's own database of operators, with its own samples, run by eager and

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.testing._internal.opinfo.core import BinaryUfuncInfo, UnaryUfuncInfo
 
 TOLERANCE = {
     torch.float16: 1e-3,
@@ -89,6 +90,21 @@ _WIDE = {
     torch.float32: torch.float64,
     torch.complex64: torch.complex128,
 }
+
+
+def judged(
+    op: Any,
+    sample: Any,
+    run: Callable[..., list[Any]],
+    tensors: Sequence[torch.Tensor],
+    expected: Sequence[Any],
+    actual: Sequence[Any],
+) -> str:
+    """Return what is wrong with our results for a sample, "" if nothing is; see `as_near`."""
+    difference = compare(expected, actual, free_indices(op, sample, expected, actual))
+    pointwise = isinstance(op, UnaryUfuncInfo | BinaryUfuncInfo)
+    near = difference and as_near(run, tensors, expected, actual, pointwise)
+    return "" if near else difference
 
 
 def as_near(

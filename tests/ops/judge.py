@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from tests.ops.compare import as_near, compare, free_indices
+from tests.ops.compare import compare, judged
+from tests.ops.worker import ERRORS
 from torch_galley.capture.fx import Captured
 from torch_galley.core.config import Config
 from torch_galley.core.errors import GalleyError
@@ -34,7 +35,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from functorch.compile import aot_function, nop
     from torch.testing._internal.common_methods_invocations import op_db
-    from torch.testing._internal.opinfo.core import BinaryUfuncInfo, UnaryUfuncInfo
 
 OPTIONS = {"min_cluster_size": 1, "strict": True}
 DYNAMO_SAMPLES = 2
@@ -100,12 +100,8 @@ class _Sample:
 
     def compared(self, actual: Sequence[Any]) -> str:
         """Return what is wrong with our results, "" if nothing is."""
-        skip = free_indices(self.op, self.sample, self.expected, actual)
-        difference = compare(self.expected, actual, skip)
         eager = partial(_run, self.call)
-        pointwise = isinstance(self.op, UnaryUfuncInfo | BinaryUfuncInfo)
-        near = difference and as_near(eager, self.tensors, self.expected, actual, pointwise)
-        return "" if near else difference
+        return judged(self.op, self.sample, eager, self.tensors, self.expected, actual)
 
     def copied(self) -> _Sample:
         """Return it with a copy of each result behind the operator."""
@@ -300,7 +296,7 @@ class Refusals:
 
     op: str
     variant: str
-    dtype: str = "error inputs"
+    dtype: str = ERRORS
     """Stands in a dtype's place."""
     status: str = "refused"
     """wrong: something else than eager's refusal; skipped: no such inputs."""

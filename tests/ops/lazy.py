@@ -11,12 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import selectors
-import subprocess
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -24,17 +22,13 @@ import torch
 from torch.utils import _pytree as pytree
 
 import torch_galley
-from tests.ops.judge import _as_near, _free, compare, entries
+from tests.ops.compare import UNWRITTEN, compare, judged
+from tests.ops.worker import ERRORS, Worker, answer, tasks
 from torch_galley.core.errors import GalleyError
 
-ERRORS = "errors"
-"""Stands in a dtype's place for an entry's error inputs."""
+PATIENCE = 300
+"""Seconds a task may take."""
 BAD = ("wrong", "error", "crash", "timeout")
-UNSPECIFIED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty"}
-UNSPECIFIED |= {"new_empty_strided"}
-"""Entries whose values eager leaves open."""
-TASKS_A_WORKER = 150
-"""A worker is renewed after so many, since torch and XLA keep memory."""
 Call = Callable[..., Any]
 
 
@@ -100,11 +94,13 @@ def _prepared(function: Call, sample: Any) -> tuple[Call, list[torch.Tensor]]:
 def _difference(op: Any, sample: Any, call: Call, tensors: Any, expected: Any, actual: Any) -> str:
     """Return what is wrong in words, looking at the results, then at the arguments."""
     (want, want_given), (got, got_given) = expected, actual
-    if op.name in UNSPECIFIED:
-        return "" if [x.shape for x in want] == [x.shape for x in got] else "other shapes"
-    difference = compare(want, got, _free(op, sample, want, got))
-    if difference and _as_near(lambda *given: call("cpu", *given), tensors, want, got):
-        difference = ""
+
+    def eager(given: Sequence[torch.Tensor]) -> list[Any]:
+        return _run(call, given, "cpu")[0]
+
+    difference = judged(op, sample, eager, tensors, want, got)
+    if op.name in UNWRITTEN:  # what an empty tensor's argument holds is as open
+        return difference
     written = compare(want_given, got_given, frozenset())
     if written and not difference and len(want) == 1 and want[0] is not None:
         # An argument written in place is the result, whose difference has been judged.
@@ -135,71 +131,18 @@ def _line(error: BaseException) -> str:
 
 
 def _work(limit: int | None) -> None:
-    """Answer tasks from stdin, a line each, on stdout."""
-    torch.set_num_threads(1)
+    """Answer tasks from stdin."""
     os.environ |= {"GALLEY_DECIDE": "size", "GALLEY_MIN_CLUSTER_SIZE": "1"}
     torch_galley.device()
     warnings.simplefilter("ignore")
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what an operator prints is no answer
-    known = {(op.name, op.variant_test_name): op for op in entries()}
-    for line in sys.stdin:
-        name, variant, dtype = json.loads(line)
-        op = known[name, variant]
+
+    def verdict(op: Any, dtype: str) -> tuple[str, str]:
         try:
-            answer = (
-                judge_errors(op) if dtype == ERRORS else judge(op, getattr(torch, dtype), limit)
-            )
+            return judge_errors(op) if dtype == ERRORS else judge(op, getattr(torch, dtype), limit)
         except Exception as error:
-            answer = "error", f"the judge: {_line(error)}"
-        print(json.dumps(answer), file=answers, flush=True)
+            return "error", f"the judge: {_line(error)}"
 
-
-class _Worker:
-    """A child that judges one task a line; started anew when it died or hung."""
-
-    def __init__(self, limit: int | None) -> None:
-        self.command = [sys.executable, "-m", "tests.ops.lazy", "--worker", str(limit or 0)]
-        self.process: subprocess.Popen[str] | None = None
-        self.asked = 0
-
-    def ask(self, task: tuple[str, str, str]) -> tuple[str, str]:
-        """Return the verdict, "crash" or "timeout" if there came none."""
-        self.asked += 1
-        if self.process is not None and self.asked % TASKS_A_WORKER == 0:
-            self._end()
-        if self.process is None:
-            pipe, silent = subprocess.PIPE, subprocess.DEVNULL
-            self.process = subprocess.Popen(
-                self.command, stdin=pipe, stdout=pipe, stderr=silent, text=True
-            )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        print(json.dumps(task), file=self.process.stdin, flush=True)
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            answered = selector.select(300)
-        line = self.process.stdout.readline() if answered else ""
-        if line:
-            return tuple(json.loads(line))
-        self._end()
-        return ("crash" if answered else "timeout"), ""
-
-    def _end(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
-        self.process = None
-
-
-def _tasks(dtypes: Sequence[str], only: Sequence[str] | None) -> Iterator[tuple[str, str, str]]:
-    for dtype in dtypes:
-        for op in entries(only):
-            if dtype == ERRORS:
-                if op.error_inputs_func is not None:
-                    yield op.name, op.variant_test_name, dtype
-            elif op.supports_dtype(getattr(torch, dtype), "cpu"):
-                yield op.name, op.variant_test_name, dtype
+    answer(verdict)
 
 
 def main() -> int:
@@ -214,10 +157,12 @@ def main() -> int:
     if args.worker is not None:
         _work(args.worker or None)
         return 0
-    worker, counts = _Worker(args.limit), Counter[tuple[str, str]]()
+    command = ["-m", "tests.ops.lazy", "--worker", str(args.limit or 0)]
+    worker, counts = Worker(command, PATIENCE), Counter[tuple[str, str]]()
     out = open(args.out, "w") if args.out else None  # noqa: SIM115  (closed at the end of main)
-    for task in _tasks(args.dtypes.split(","), args.only):
-        status, detail = worker.ask(task)
+    for task in tasks(args.dtypes.split(","), args.only):
+        found = worker.ask(task)
+        status, detail = (found, "") if isinstance(found, str) else found
         counts[task[2], status] += 1
         if status not in ("right", "skipped"):
             print(f"{status}: {'.'.join(filter(None, task[:2]))} {task[2]}: {detail}", flush=True)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+import torch_galley
 from benchmarks import ops, ops_page
+from tests.ops import lazy
 from tests.ops.judge import compare, entries, judge, judge_errors
+from torch_galley.ops import registry
+from torch_galley.pipeline import executables
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -52,20 +56,17 @@ def test_nothing_on_the_page_is_wrong():
 
 
 def test_a_worker_that_dies_takes_only_its_task_along():
-    worker = ops.Worker(limit=1, patience=60)
-    verdict = worker.ask(("no such operator", "", "float32"))
+    child = ops.child_for(limit=1, patience=60)
+    verdict = ops.asked(child, ("no such operator", "", "float32"))
     assert (verdict["op"], verdict["status"]) == ("no such operator", "crash")
-    assert worker.ask(("neg", "", "int64"))["status"] == "lowered"
-    worker.close()
+    assert ops.asked(child, ("neg", "", "int64"))["status"] == "lowered"
+    child.close()
 
 
 # The judge itself
 
 
 def test_judge_sees_a_wrong_lowering(monkeypatch):
-    from torch_galley.ops import registry
-    from torch_galley.pipeline import executables
-
     right = registry.lookup(torch.ops.aten.digamma.default)
     wrong = registry.Lowering(right.overload, lambda x: x + 1)
     monkeypatch.setitem(registry._table, right.overload, wrong)
@@ -76,13 +77,9 @@ def test_judge_sees_a_wrong_lowering(monkeypatch):
 
 
 def test_judge_sees_a_lowering_that_raises(monkeypatch):
-    from torch_galley.ops import registry
-
     right = registry.lookup(torch.ops.aten.erfinv.default)
     broken = registry.Lowering(right.overload, lambda x: x.no_such_thing)
     monkeypatch.setitem(registry._table, right.overload, broken)
-    from torch_galley.pipeline import executables
-
     executables().clear()
     verdict = judge(entries(["erfinv"])[0], torch.float32, limit=1)
     assert verdict.status == "error"
@@ -102,3 +99,29 @@ def test_judge_sees_a_lowering_that_raises(monkeypatch):
 def test_comparison_names_the_difference(expected, actual, word):
     assert word in compare([expected], [actual], frozenset())
     assert compare([expected], [expected.clone()], frozenset()) == ""
+
+
+# The judge of the lazy device
+
+
+@pytest.mark.parametrize("name", ["add", "sort", "scatter_add", "nn.functional.layer_norm"])
+def test_the_device_gives_what_eager_gives(name):
+    (op, *_) = entries([name])
+    torch_galley.device()
+    assert lazy.judge(op, torch.float32, limit=2) == ("right", "")
+
+
+def test_the_device_refuses_what_eager_refuses():
+    torch_galley.device()
+    assert lazy.judge_errors(entries(["gather"])[0]) == ("right", "")
+
+
+def test_the_judge_of_the_device_sees_a_wrong_lowering(monkeypatch):
+    right = registry.lookup(torch.ops.aten.digamma.default)
+    wrong = registry.Lowering(right.overload, lambda x: x + 1)
+    monkeypatch.setitem(registry._table, right.overload, wrong)
+    torch_galley.device()
+    executables().clear()
+    status, detail = lazy.judge(entries(["digamma"])[0], torch.float32, limit=1)
+    executables().clear()
+    assert (status, detail[:9]) == ("wrong", "sample 0:")

@@ -1,0 +1,86 @@
+"""Tasks over op_db, each done by a child process that may die or hang alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+ERRORS = "error inputs"
+"""Stands in a dtype's place for an entry's error inputs."""
+TASKS_A_WORKER = 150
+"""A worker is renewed after so many, since torch and XLA keep memory."""
+Task = tuple[str, str, str]
+"""An operator, its variant, and a dtype or ERRORS."""
+
+
+def tasks(dtypes: Iterable[str], only: Sequence[str] | None = None) -> Iterator[Task]:
+    """Yield the tasks in some dtypes, of all operators or of those with some names."""
+    import torch  # here, as below: only what computes pays for it
+
+    from tests.ops.judge import entries
+
+    for dtype in dtypes:
+        for op in entries(only):
+            if dtype == ERRORS:
+                if op.error_inputs_func is not None:
+                    yield op.name, op.variant_test_name, dtype
+            elif op.supports_dtype(getattr(torch, dtype), "cpu"):
+                yield op.name, op.variant_test_name, dtype
+
+
+class Worker:
+    """A child that runs `command`, which calls `answer`; started anew when it died or hung."""
+
+    def __init__(self, command: Sequence[str], patience: float) -> None:
+        self.command, self.patience = [sys.executable, *command], patience
+        self.process: subprocess.Popen[str] | None = None
+        self.asked = 0
+
+    def ask(self, task: Task) -> Any:
+        """Return the answer to a task; "crash" or "timeout" if there came none."""
+        if self.process is None or self.asked == TASKS_A_WORKER:
+            self.close()
+            self.asked = 0
+            pipe, silent = subprocess.PIPE, subprocess.DEVNULL
+            self.process = subprocess.Popen(
+                self.command, stdin=pipe, stdout=pipe, stderr=silent, text=True
+            )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.asked += 1
+        print(json.dumps(task), file=self.process.stdin, flush=True)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            answered = selector.select(self.patience)
+        line = self.process.stdout.readline() if answered else ""
+        if line:
+            return json.loads(line)
+        self.close()
+        return "crash" if answered else "timeout"
+
+    def close(self) -> None:
+        """End the child."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+def answer(judge: Callable[[Any, str], Any]) -> None:
+    """Answer tasks from stdin, a line each, on stdout, with what `judge(entry, dtype)` returns."""
+    import torch
+
+    from tests.ops.judge import entries
+
+    torch.set_num_threads(1)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what an operator prints is no answer
+    known = {(op.name, op.variant_test_name): op for op in entries()}
+    for line in sys.stdin:
+        name, variant, dtype = json.loads(line)
+        print(json.dumps(judge(known[name, variant], dtype)), file=answers, flush=True)
