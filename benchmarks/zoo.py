@@ -310,16 +310,20 @@ def losses(
     compile: Callable[[nn.Module], Callable[..., Any]],
     small: bool = False,
     dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    lr: float = 2e-5,
 ) -> list[float]:
     """Return the loss before each of so many AdamW steps, the model run by `compile(model)`.
 
     Example: `losses("UNet", 3, lambda model: model)` trains in eager.
     """
     model, inputs, loss_of = training(name, small)
-    model = model.to(dtype)
-    inputs = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs.items()}
+    model = model.to(device, dtype)
+    inputs = {
+        k: v.to(device, dtype if v.is_floating_point() else v.dtype) for k, v in inputs.items()
+    }
     call = compile(model)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-5)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=lr)
     found = []
     for _ in range(steps):
         optimiser.zero_grad()

@@ -24,20 +24,8 @@ what that needs is a graph of its own."""
 
 
 def steps(name: str, count: int, device: torch.device | str) -> list[float]:
-    """Return the loss before each of so many AdamW steps, as zoo.losses does, on a device."""
-    model, inputs, loss_of = zoo.training(name, small=True)
-    model.to(device)
-    inputs = {key: value.to(device) for key, value in inputs.items()}
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    found = []
-    for _ in range(count):
-        optimiser.zero_grad()
-        loss = loss_of(model(**inputs))
-        loss.backward()
-        optimiser.step()
-        torch_galley.sync()
-        found.append(loss.item())
-    return found
+    """Return the loss before each of so many AdamW steps on a device."""
+    return zoo.losses(name, count, lambda model: model, small=True, device=device, lr=1e-4)
 
 
 @pytest.fixture

@@ -57,9 +57,8 @@ def _roll(self: torch.Tensor, shifts: list[int], dims: tuple[int, ...] = ()) -> 
     return result.clone() if result is self else result
 
 
-def _in_its_format(overload: Any) -> Callable[..., Any]:
-    """Return torch's rewriting of an operator that keeps its argument's memory format in eager."""
-    rule = core_aten_decompositions()[overload]
+def _in_its_format(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return a rewriting whose result lies in memory as its argument does."""
 
     def rewritten(self: torch.Tensor, *args: Any) -> torch.Tensor:
         return rule(self, *args).contiguous(memory_format=suggest_memory_format(self))
@@ -71,17 +70,16 @@ _OURS: dict[Any, Callable[..., Any]] = {
     aten.native_dropout.default: _native_dropout,
     aten.ldexp.Tensor: _ldexp,
     aten.roll.default: _roll,
-    **{
-        overload: _in_its_format(overload)
-        for overload in (
-            aten.channel_shuffle.default,
-            aten.native_channel_shuffle.default,
-            aten.pixel_shuffle.default,
-            aten.pixel_unshuffle.default,
-        )
-    },
 }
 """Rewritings of our own."""
+
+_IN_ITS_FORMAT = [
+    aten.channel_shuffle.default,
+    aten.native_channel_shuffle.default,
+    aten.pixel_shuffle.default,
+    aten.pixel_unshuffle.default,
+]
+"""Operators that keep their argument's memory format in eager, and not in torch's rewriting."""
 
 _BEYOND_CORE = [aten.grid_sampler_2d]
 """Rewritings that torch has but does not count as core, and that help us."""
@@ -97,6 +95,7 @@ def _candidates() -> dict[Any, Callable[..., Any]]:
     table = dict(core_aten_decompositions())
     table.pop(aten.bernoulli.p, None)
     table.update(get_decompositions(_BEYOND_CORE))
+    table.update({op: _in_its_format(table[op]) for op in _IN_ITS_FORMAT})
     table.update(_OURS)
     return table
 

@@ -88,8 +88,9 @@ class Plan:
     def instructions(self, instructions: Sequence[Instruction]) -> None:
         self._instructions = instructions
         graph = self.clustered.captured.graph
+        constants = {slot: node for node, slot in self._slot.items() if node.op == "get_attr"}
         names: dict[str, Any] = {f"step{n}": i.step for n, i in enumerate(instructions)}
-        names |= {f"v{slot}": _attribute(graph, node) for node, slot in self._slot.items()}
+        names |= {f"v{slot}": _attribute(graph, str(c.target)) for slot, c in constants.items()}
         names |= {f"result{n}": item for n, item in enumerate(self._results)}
         names |= {"as_torch": as_torch, "value_of": value_of}
         exec(self.text(), names)  # the text is ours; no name in it comes from outside
@@ -158,11 +159,7 @@ class Plan:
         return list(self.clustered.captured.graph(*given))
 
 
-def _attribute(module: torch.nn.Module, node: fx.Node) -> Any:
-    """Return the value of a get_attr node, None for any other."""
-    if node.op != "get_attr":
-        return None
-    found: Any = module
-    for part in str(node.target).split("."):
-        found = getattr(found, part)
-    return found
+def _attribute(module: torch.nn.Module, path: str) -> Any:
+    for part in path.split("."):
+        module = getattr(module, part)
+    return module

@@ -9,13 +9,6 @@ import torch
 
 import torch_galley
 
-
-@pytest.fixture
-def xla() -> torch.device:
-    torch_galley.sync()
-    return torch_galley.device()
-
-
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda p, **k: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01, **k),
     "adamw": lambda p, **k: torch.optim.AdamW(p, lr=0.1, **k),

@@ -20,12 +20,6 @@ from torch_galley.core.events import ClusterCompiled, Event, Flushed, listen
 
 
 @pytest.fixture
-def xla() -> torch.device:
-    torch_galley.sync()
-    return torch_galley.device()
-
-
-@pytest.fixture
 def events(xla: torch.device) -> Iterator[list[Event]]:
     seen: list[Event] = []
     stop = listen(seen.append)

@@ -1,0 +1,131 @@
+"""The parts of torch that the xla device takes care of: cells, autocast, torch.compile, streams."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import torch_galley
+from tests.unit.capture.alike import both
+from torch_galley.core.events import Flushed, GraphBuilt, listen
+from torch_galley.core.site import site_of
+
+
+@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers(cell: type[nn.RNNBase], xla: torch.device) -> None:
+    def program(dev: torch.device) -> object:
+        torch.manual_seed(0)
+        layer = cell(3, 4, 2, bidirectional=True, batch_first=True).to(dev)
+        result, _ = layer(torch.randn(2, 5, 3).to(dev))
+        result.square().sum().backward()
+        return (result.detach(), *[p.grad for p in layer.parameters()])
+
+    both(program, xla)
+
+
+def test_autocast(xla: torch.device) -> None:
+    def program(dev: torch.device) -> tuple[torch.Tensor, ...]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2)).to(dev)
+        with torch.autocast(dev.type, torch.bfloat16):
+            result = model(torch.randn(3, 4).to(dev))
+            loss = nn.functional.mse_loss(result, torch.zeros(3, 2).to(dev))
+        loss.backward()
+        return result.detach(), *[p.grad for p in model.parameters()]
+
+    given = program(xla)
+    assert given[0].dtype is torch.bfloat16
+    for w, g in zip(program(torch.device("cpu")), given, strict=True):
+        assert g.dtype is w.dtype
+        torch.testing.assert_close(g.cpu(), w, rtol=0.05, atol=0.05)
+    x = torch.ones(2, 2, device=xla, dtype=torch.bfloat16)
+    with torch.autocast("xla", torch.bfloat16):
+        assert (x @ x.float()).dtype is torch.bfloat16
+        assert x.exp().dtype is x.softmax(0).dtype is torch.float32
+        assert torch.cat([x, x.float()]).dtype is torch.float32
+        assert (x.double() @ x.double()).dtype is torch.float64
+    assert x.exp().dtype is torch.bfloat16
+
+
+def test_compiled_functions_join_the_program(flushes: list[Flushed], xla: torch.device) -> None:
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x.sin().mul_(2)[1:]
+
+    x = torch.arange(4.0, device=xla).requires_grad_()
+    y = torch.compile(double, backend="galley", fullgraph=True)(x)
+    y.sum().backward()
+    assert flushes == []
+    wanted = torch.arange(4.0).requires_grad_()
+    double(wanted).sum().backward()
+    torch.testing.assert_close(x.grad.cpu(), wanted.grad)
+    torch.testing.assert_close(y.detach().cpu(), double(torch.arange(4.0)))
+    assert len(flushes) == 1
+
+
+def test_graph_breaks_leave_us_alone(xla: torch.device) -> None:
+    def picked(x: torch.Tensor) -> torch.Tensor:
+        keep = torch.nonzero(x * 2 > 3).squeeze(1)
+        return x[keep] * 2
+
+    x = torch.arange(4.0)
+    before = torch_galley.metrics()["executions"]
+    given = torch.compile(picked, backend="galley")(x.to(xla))
+    assert torch.equal(given.cpu(), picked(x))
+    assert torch_galley.metrics()["executions"] > before
+    traced = {str(key) for key in torch._dynamo.utils.counters["graph_break"]}
+    assert not [reason for reason in traced if "torch_galley" in reason]
+
+
+def test_backward_operations_have_their_forward_lines(xla: torch.device) -> None:
+    seen = []
+    stop = listen(lambda event: seen.append(event) if isinstance(event, GraphBuilt) else None)
+    x = torch.ones(3, device=xla).requires_grad_()
+    y = x.tanh()
+    y.sum().backward()
+    assert x.grad.sum().item() < 3
+    stop()
+    graph = seen[0].plan.clustered.captured.graph.graph
+    (node,) = (node for node in graph.nodes if "tanh_backward" in str(node.target))
+    first = test_backward_operations_have_their_forward_lines.__code__.co_firstlineno
+    assert site_of(node.meta).line == first + 4
+
+
+def test_streams_events_and_generators(xla: torch.device) -> None:
+    device = torch.xla  # type: ignore[attr-defined]
+    start, end = device.Event(enable_timing=True), device.Event(enable_timing=True)
+    with device.stream(device.Stream()):
+        start.record()
+        x = torch.ones(2, device=xla) + 1
+        end.record(device.current_stream())
+    device.current_stream().wait_stream(device.default_stream())
+    torch.accelerator.synchronize()
+    assert end.query()
+    assert start.elapsed_time(end) >= 0
+    assert x.tolist() == [2, 2]
+    wanted = torch.randn(3, generator=torch.Generator().manual_seed(7))
+    generator = torch.Generator("xla").manual_seed(7)
+    assert torch.equal(torch.randn(3, device=xla, generator=generator).cpu(), wanted)
+    assert isinstance(torch.default_generator, torch.Generator)
+
+
+def test_the_default_dtype_may_change(xla: torch.device) -> None:
+    def dtypes() -> list[torch.dtype]:
+        x = torch.arange(3, device=xla)
+        made = [x / 2, x * 0.5, torch.ones(2, device=xla), torch.full((2,), 0.5, device=xla)]
+        assert made[0].tolist() == [0, 0.5, 1]
+        return [tensor.dtype for tensor in made]
+
+    assert dtypes() == [torch.float32] * 4
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert dtypes() == [torch.float64] * 4
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert dtypes() == [torch.float32] * 4
+
+
+def test_storages_have_their_size(xla: torch.device) -> None:
+    x = torch.ones(3, 4, device=xla)
+    assert x.untyped_storage().nbytes() == x[1:].untyped_storage().nbytes() == 48
+    assert torch.ones(3).untyped_storage().nbytes() == 12
