@@ -160,3 +160,24 @@ def test_arguments_that_do_not_fit() -> None:
         jitted(torch.ones(2))
     with pytest.raises(CaptureError, match="bytearray"):
         jitted(bytearray(2))
+
+
+def test_a_lost_value_matters_where_it_is_read() -> None:
+    table = torch.ones(4, 2, device="xla")
+    lost, read = [nn.functional.embedding(torch.tensor([i]).to("xla"), table) for i in (7, 8)]
+    with pytest.raises(IndexError):
+        torch_galley.sync()
+    assert torch_galley.jit(lambda x: x + 1)(table).sum().item() == 16
+    doubled = torch_galley.jit(lambda x: x * 2)
+    assert doubled(torch.ones(1, 2, device="xla")).tolist() == [[2, 2]]
+    for step, argument in (
+        (doubled, lost),  # traced already
+        (torch_galley.jit(lambda x: x + 1), lost),
+        (torch_galley.jit(lambda x: x + read), table),
+        (torch_galley.jit(lambda x: table.copy_(x)), lost),
+        (torch_galley.jit(lambda x: x.clone()), lost),
+    ):
+        with pytest.raises(CaptureError, match="lost"):
+            step(argument)
+    assert table.sum().item() == 8
+    assert torch_galley.jit(lambda x: x.zero_())(lost).tolist() == [[0, 0]]

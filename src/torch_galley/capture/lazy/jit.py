@@ -112,18 +112,19 @@ class Jitted:
         try:
             with Watch():
                 results = self._function(*args, **kwargs)
+            flushing.trace(False)
+            found, spec = tree_flatten(results)
+            del results
+            found = [
+                leaf.detach() if _ours(leaf) and leaf.grad_fn is not None else leaf
+                for leaf in found
+            ]
+            traced, kept = _made(before, found, spec, leaves)
         except BaseException:
             flushing.trace(False)
             torch.set_rng_state(draws)
             _undo(before)
             raise
-        flushing.trace(False)
-        found, spec = tree_flatten(results)
-        found = [
-            leaf.detach() if _ours(leaf) and leaf.grad_fn is not None else leaf for leaf in found
-        ]
-        del results
-        traced, kept = _made(before, found, spec, leaves)
         if kept:
             self._attempts += 1
             if self._attempts >= _MAX_ATTEMPTS:
@@ -191,9 +192,7 @@ def _before(leaves: list[Any]) -> dict[int, tuple[_Slot, Value]]:
         if contents.value is None:
             zeros = torch.zeros(contents.sizes, dtype=contents.dtype, device="cpu")
             contents.value = Value.ready(zeros)
-        else:
-            contents.value.check()
-            assert contents.value.tensor is not None
+        elif contents.value.tensor is not None:  # else it is lost, which matters if it is read
             contents.value = Value.ready(contents.value.tensor)
         slot = _Slot(contents, arguments.get(id(contents)), _layout(contents))
         found[id(contents)] = (slot, contents.value)
@@ -227,6 +226,8 @@ def _made(
             slot = _Slot(contents, None, _layout(contents))
         sinks.append((contents, slot))
     values = [contents.value for contents, _ in sinks if contents.value is not None]
+    for value in values:
+        value.check()
     program = Program.reaching(v for v in values if v.pending)
     by_value = {id(value): slot for slot, value in before.values()}
     outputs = {id(value): i for i, value in enumerate(program.outputs)}
@@ -289,6 +290,7 @@ def _replay(traced: _Traced, leaves: list[Any]) -> Any:
         if isinstance(source, _Slot):
             value = _contents(source, leaves).value
             assert value is not None
+            value.check()
             return value.tensor
         return source() if callable(source) and not isinstance(source, torch.Tensor) else source
 
