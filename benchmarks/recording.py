@@ -4,8 +4,9 @@
 
 A step of training, 50 linear layers with AdamW, is recorded after everything earlier has run; what
 is timed ends before the sync. Both sides run the same code, each with its own torch; AdamW is told
-foreach=True, our default but not torch_xla's, because both record that way faster. torch_xla 2.9 needs torch 2.9, so it has an environment of its
-own, .venv-torch-xla, made at first use (some 7 GB, since that torch comes with CUDA).
+foreach=True, our default but not torch_xla's, because both record that way faster. torch_xla 2.9
+needs torch 2.9, so it has an environment of its own, .venv-torch-xla, made at first use (some 7 GB,
+since that torch comes with CUDA).
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ FOLDER = Path(".venv-torch-xla")
 
 def main() -> int:
     """Run it and print a table."""
-    parser = argparse.ArgumentParser(prog="benchmarks.recording", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.recording", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("--processes", type=int, default=7, help="of each side (default 7)")
     parser.add_argument("--peer", type=Path, help="a Python that has torch_xla")
     parser.add_argument("--side", choices=("galley", "torch_xla"), help=argparse.SUPPRESS)
@@ -43,7 +46,7 @@ def main() -> int:
             seconds[side].append(_asked(python, side))
     for side, samples in seconds.items():
         fastest, median = (1e3 * f(samples) for f in (min, statistics.median))
-        print(f"{side:<10} {median:8.2f} ms a step by median, {fastest:8.2f} by the fastest process")
+        print(f"{side:<10} {median:8.2f} ms a step by median, {fastest:8.2f} at fastest")
     ratios = [f(seconds["galley"]) / f(seconds["torch_xla"]) for f in (statistics.median, min)]
     print(f"galley / torch_xla: {ratios[0]:.2f} by medians, {ratios[1]:.2f} by fastest processes")
     return 0
