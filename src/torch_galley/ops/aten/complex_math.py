@@ -20,6 +20,18 @@ Parts = tuple[jax.Array, jax.Array]
 """Real and imaginary part."""
 
 
+def either(
+    real: Callable[[jax.Array], jax.Array], of_complex: Callable[[jax.Array], jax.Array]
+) -> Callable[[jax.Array], jax.Array]:
+    """Return a function that is `real` for real numbers and `of_complex` for complex ones."""
+
+    @wraps(real)
+    def function(x: jax.Array) -> jax.Array:
+        return of_complex(x) if jnp.iscomplexobj(x) else real(x)
+
+    return function
+
+
 def _through_double(function: Callable[..., Parts]) -> Callable[..., jax.Array]:
     """Make a function of parts one of complex arrays, computed in double precision."""
 
@@ -131,6 +143,10 @@ def _exp(a: jax.Array, b: jax.Array) -> Parts:
 
 
 exp = _through_double(_exp)
+
+
+def sigmoid(z: jax.Array) -> jax.Array:
+    return reciprocal(1 + exp(-z))
 
 
 def exp2(z: jax.Array) -> jax.Array:
