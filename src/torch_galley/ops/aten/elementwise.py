@@ -59,6 +59,8 @@ rows(
 
 
 def _scaled(x, alpha):
+    if jnp.iscomplexobj(x):
+        return complex_math.scaled(x, alpha)
     return x if alpha == 1 else product(x, number(alpha, x))
 
 
@@ -68,6 +70,8 @@ def add(self, other, alpha=1):
 
 
 def sub(self, other, alpha=1):
+    if jnp.iscomplexobj(self):  # a + (-alpha) * b: zeros have other signs in a - alpha * b
+        return add(self, other, -alpha)
     return self - _scaled(number(other, self), alpha)
 
 
