@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check models architectures ops overhead clean
+.PHONY: help demo test check models architectures ops checks overhead clean
 
 help:
 	@echo "make demo    install into $(VENV), then show what galley does"
@@ -13,6 +13,7 @@ help:
 	@echo "make models         measure the models of benchmarks/zoo.py, write docs/models.md"
 	@echo "make architectures  compare many of transformers' with eager, write docs/architectures.md"
 	@echo "make ops            judge every operator of op_db by eager, write docs/ops.md"
+	@echo "make checks         time the checks of indices, for docs/ops.md"
 	@echo "make overhead       time a call of a tiny network against inductor's"
 	@echo "make clean   remove $(VENV) and caches"
 	@echo "PYTHON=python3.12 make ... uses another Python for the environment"
@@ -37,6 +38,10 @@ architectures: $(VENV)/test.stamp
 
 ops: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.ops
+
+checks: $(VENV)/test.stamp
+	$(BIN)/python -m benchmarks.checks --write
+	$(BIN)/python -m benchmarks.ops --render
 
 overhead: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.overhead

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import ops_page
+from benchmarks import checks, ops_page
 from benchmarks.ops_page import DTYPES
 from tests.ops import worker
 from tests.ops.worker import ERRORS, Task
@@ -66,7 +66,7 @@ def main() -> int:
             if number % KEPT_EVERY == 0:
                 _keep(file, results, done)
         _keep(file, results, done)
-    _write(page, ops_page.page(results))
+    _write(page, ops_page.page(results, checks.load()))
     return int(any(row["status"] in ops_page.BAD for row in results["rows"]))
 
 

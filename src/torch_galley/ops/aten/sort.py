@@ -1,7 +1,7 @@
 """Sorting, selection and binary search.
 
 Sorting is stable in both directions, and NaN counts as the largest value. Where torch leaves open
-which of equal elements is meant (topk, kthvalue, median), we give the first.
+which of equal elements is meant (topk, kthvalue, median), they count in the order of their places.
 """
 
 from __future__ import annotations
