@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check models architectures ops overhead recording clean
+.PHONY: help demo test check models architectures ops checks overhead recording clean
 
 help:
 	@echo "make demo    install into $(VENV), then show what galley does"
@@ -13,6 +13,7 @@ help:
 	@echo "make models         measure the models of benchmarks/zoo.py, write docs/models.md"
 	@echo "make architectures  compare many of transformers' with eager, write docs/architectures.md"
 	@echo "make ops            judge every operator of op_db by eager, write docs/ops.md"
+	@echo "make checks         time the checks of indices, for docs/ops.md"
 	@echo "make overhead       time a call of a tiny network against inductor's"
 	@echo "make recording      time what recording a lazy step costs against torch_xla 2.9"
 	@echo "make clean   remove $(VENV) and caches"
@@ -38,6 +39,10 @@ architectures: $(VENV)/test.stamp
 
 ops: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.ops
+
+checks: $(VENV)/test.stamp
+	$(BIN)/python -m benchmarks.checks --write
+	$(BIN)/python -m benchmarks.ops --render
 
 overhead: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.overhead
