@@ -212,11 +212,8 @@ def _salvage(wanted: Sequence[Value]) -> None:
 
 
 def _execute(program: Program, config: Config) -> Sequence[torch.Tensor]:
-    family = _family(program, config)
-    inputs = [value.tensor for value in program.inputs]
-    packed = pack([program.numbers[i] for i in sorted(family.varying)])
-    assert family.plan is not None
-    return execute(family.plan, [*inputs, *packed])
+    plan = plan_of(program, config)
+    return execute(plan, [value.tensor for value in program.inputs])
 
 
 def execute(plan: Execute, inputs: list[Any]) -> Sequence[torch.Tensor]:
@@ -225,9 +222,12 @@ def execute(plan: Execute, inputs: list[Any]) -> Sequence[torch.Tensor]:
         return plan(inputs)
 
 
-def plan_of(program: Program) -> Execute:
-    """Return a plan for a program, its numbers constants."""
-    return _build(program, current(), set())
+def plan_of(program: Program, config: Config) -> Execute:
+    """Return a plan for a program, its numbers given, that shares what is compiled with others."""
+    family = _family(program, config)
+    plan, packed = family.plan, pack([program.numbers[i] for i in sorted(family.varying)])
+    assert plan is not None
+    return lambda inputs: plan([*inputs, *packed])
 
 
 def _family(program: Program, config: Config) -> _Family:
