@@ -53,7 +53,7 @@ class Config:
     mode: str = _setting(
         "lazy",
         "When the xla device runs: 'lazy' when a value is asked for, 'eager' and 'blocking' at "
-        "each operation.",
+        "each operation, waiting for its result.",
         ("lazy", "eager", "blocking"),
     )
     max_pending: int = _setting(
