@@ -115,7 +115,8 @@ def jit(step: Callable[..., Any]) -> Callable[..., Any]:
 
     Raises:
         CaptureError: at a call, for a step that can't be repeated without its Python: it reads a
-            value, writes a CPU tensor, or leaves new tensors behind at each call.
+            value, writes a CPU tensor, leaves new tensors behind at each call, or has an argument
+            that was computed with gradients.
     """
     device()
     from torch_galley.capture.lazy.jit import Jitted  # here: it imports torch

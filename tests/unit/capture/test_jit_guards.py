@@ -15,6 +15,7 @@ from torch import nn
 
 import torch_galley
 from torch_galley.capture.lazy import jit
+from torch_galley.core.errors import CaptureError
 
 SCALE = 2.0
 HELPERS = types.ModuleType("helpers")
@@ -244,6 +245,18 @@ def test_gradients_that_are_not_zeroed_add_up() -> None:
     for turn in range(1, 4):
         step(torch.ones(2, device="xla"))
         assert weight.grad.tolist() == [10 + turn] * 2
+
+
+def test_gradients_of_arguments_are_theirs() -> None:
+    step = torch_galley.jit(lambda weight, x: (weight * x).sum().backward())
+    x = torch.ones(2, device="xla")
+    weights = [torch.ones(2, device="xla", requires_grad=True) for _ in range(2)]
+    for turn in range(1, 4):
+        for scale, weight in enumerate(weights, 1):
+            step(weight, x * scale)
+            assert weight.grad.tolist() == [turn * scale] * 2
+    with pytest.raises(CaptureError, match="detach"):
+        step(weights[0] * 2, x)
 
 
 def test_what_nobody_reads_does_not_matter() -> None:

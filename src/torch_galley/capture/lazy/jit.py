@@ -136,7 +136,7 @@ class Jitted:
 
     def _trace(self, key: Any, args: Any, kwargs: Any, leaves: list[Any]) -> Any:
         before = _before(leaves)
-        objects = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+        objects = [x for x in leaves if not isinstance(x, torch.Tensor) or _gathers(x)]
         state = guard.State([self._function, *objects])
         draws = torch.get_rng_state()
         flushing.trace(True)
@@ -199,6 +199,12 @@ def _guard(leaf: Any) -> Any:
         raise CaptureError(
             f"jit: an argument is on {leaf.device}", hint="move it with .to('xla') before the call"
         )
+    if leaf.grad_fn is not None and torch.is_grad_enabled():
+        raise CaptureError(
+            "jit: an argument comes from a computation that gradients could go back through, "
+            "which a call without Python could not do",
+            hint="pass it with .detach(), or compute it in the step",
+        )
     layout = _layout(storage.contents_of(leaf))
     return (
         Layout.of(leaf),
@@ -207,7 +213,13 @@ def _guard(leaf: Any) -> Any:
         leaf.is_conj(),
         leaf.is_neg(),
         layout,
+        id(leaf) if _gathers(leaf) else None,  # its gradient is not another's
     )
+
+
+def _gathers(tensor: torch.Tensor) -> bool:
+    """Whether a backward would leave a gradient in a tensor."""
+    return tensor.requires_grad and tensor.is_leaf
 
 
 def _layout(contents: Contents) -> tuple[Any, ...]:
