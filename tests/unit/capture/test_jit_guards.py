@@ -247,6 +247,24 @@ def test_gradients_that_are_not_zeroed_add_up() -> None:
         assert weight.grad.tolist() == [10 + turn] * 2
 
 
+def test_an_argument_may_be_what_the_step_refers_to() -> None:
+    kept, weight = torch.zeros(2, device="xla"), torch.ones(2, device="xla", requires_grad=True)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        (weight * 2).sum().backward()
+        x.add_(1)
+        return kept + 10 * x + 100 * weight.grad
+
+    def results(function: Callable[[torch.Tensor], torch.Tensor], order: str) -> list[list[float]]:
+        kept.zero_()
+        weight.grad = torch.zeros(2, device="xla")
+        given = {"k": kept, "g": weight.grad, "o": torch.zeros(2, device="xla"), "v": kept[:]}
+        return [function(given[name]).tolist() for name in order]
+
+    for order in ("ookkoo", "kkookk", "oovkg", "ggoogg", "vvkko"):
+        assert results(torch_galley.jit(step), order) == results(step, order)
+
+
 def test_gradients_of_arguments_are_theirs() -> None:
     step = torch_galley.jit(lambda weight, x: (weight * x).sum().backward())
     x = torch.ones(2, device="xla")

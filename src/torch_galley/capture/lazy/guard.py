@@ -69,9 +69,12 @@ class State:
         while known < len(self._names):  # code found late may name attributes of what came early
             known = len(self._names)
             self._walk(roots)
-        tensors = (seen.thing for seen in self._seen if isinstance(seen.thing, torch.Tensor))
+        tensors = [seen.thing for seen in self._seen if isinstance(seen.thing, torch.Tensor)]
         self._leaves = [t for t in tensors if t.is_leaf and t.requires_grad]
         self._grads: list[Any] = []
+        grads = [leaf.grad for leaf in self._leaves if leaf.grad is not None]
+        self.contents = [storage.contents_of(tensor) for tensor in (*tensors, *grads)]
+        """What the tensors among them, and their gradients, hold."""
 
     def note_grads(self) -> None:
         """Note which gradients there are when the step is over: the next call starts from them."""

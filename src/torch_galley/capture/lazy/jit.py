@@ -88,6 +88,10 @@ class _Traced:
     spec: TreeSpec
     state: guard.State
     """The objects that the step could reach when the call began."""
+    aside: dict[int, Contents]
+    """What the step comes to otherwise than by an argument, by identity."""
+    both: dict[int, Contents]
+    """What of that an argument showed as well, by the argument's place."""
 
 
 class Jitted:
@@ -295,14 +299,21 @@ def _made(
     ]
     place = {id(contents): i for i, (contents, _) in enumerate(sinks)}
     results = [_shown(leaf, before, place) if _ours(leaf) else leaf for leaf in found]
+    sources = [by_value.get(key) or v.redraw or v.tensor for key, v in given.items()]
+    slots = [*(s for s in sources if isinstance(s, _Slot)), *(w.slot for w in written if w.slot)]
+    aside = [*state.contents, *(slot.contents for slot in slots if slot.argument is None)]
+    by_id = {id(contents): contents for contents in aside}
+    arguments = {i: storage.contents_of(x) for i, x in enumerate(leaves) if _ours(x)}
     traced = _Traced(
         flushing.plan_of(program, current()),
         len(program.inputs),
-        [by_value.get(key) or v.redraw or v.tensor for key, v in given.items()],
+        sources,
         written,
         results,
         spec,
         state,
+        by_id,
+        {i: contents for i, contents in arguments.items() if id(contents) in by_id},
     )
     flushing.store(program, flushing.execute(traced.plan, [v.tensor for v in program.inputs]))
     return traced, kept
@@ -331,7 +342,12 @@ def _contents(slot: _Slot, leaves: list[Any]) -> Contents:
 
 
 def _still_there(traced: _Traced, leaves: list[Any]) -> bool:
-    """Whether every storage that a trace refers to is there and lies as it did."""
+    """Whether every storage that a trace refers to is there, lies as it did, and is no other's."""
+    for i, leaf in enumerate(leaves):
+        if _ours(leaf):
+            contents = storage.contents_of(leaf)
+            if traced.both.get(i) is not (contents if id(contents) in traced.aside else None):
+                return False
     slots = [source for source in traced.sources if isinstance(source, _Slot)]
     live = set(map(id, storage.all_contents()))
     for slot in (*slots, *(w.slot for w in traced.written if w.slot is not None)):
