@@ -3,10 +3,10 @@
     python -m benchmarks.ops [--dtypes NAMES] [--only NAME] [--limit N] [--again STATUS] [--render]
 
 A task is an entry of op_db in a dtype, or an entry's error inputs. tests.ops.judge says how it is
-judged, with all samples or the first N. Tasks run in `--shards` workers; one that dies or hangs
-takes only its task along, and a new one goes on. What is in the JSON is not run again unless more
-samples are asked for than it was judged by, so that an interrupted run goes on; `--again wrong`
-runs those with that status once more, `--only NAME` those of an operator.
+judged, with all samples or N evenly spread ones. Tasks run in `--shards` workers; one that dies or
+hangs takes only its task along, and a new one goes on. What is in the JSON is not run again unless
+more samples are asked for than it was judged by, so that an interrupted run goes on; `--again
+wrong` runs those with that status once more, `--only NAME` those of an operator.
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ def _counts(rows: list[dict[str, Any]]) -> Iterator[str]:
         "All samples of each entry were judged."
         if not cut
         else (
-            f"{len(cut)} of these {len(rows)} rows were judged by the first "
-            f"{max(row['samples'] for row in cut)} samples at most, the others by all."
+            f"{len(cut)} of these {len(rows)} rows were judged by at most "
+            f"{max(row['samples'] for row in cut)} samples each, the others by all."
         )
     )
 
