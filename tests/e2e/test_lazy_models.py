@@ -61,6 +61,21 @@ def test_training_equals_eager(name: str, count: int, graphs: list[str]) -> None
     assert done["native_ops"] == 0
 
 
+def test_the_gradients_of_a_unet() -> None:
+    """XLA would compile this step so that a fusion writes over what it still reads."""
+
+    def gradients(device: torch.device | str) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model, x = zoo.UNet(8, 1).train(), torch.randn(2, 3, 32, 32)
+        torch.nn.functional.cross_entropy(
+            model.to(device)(x.to(device)), torch.randint(0, 2, (2, 32, 32)).to(device)
+        ).backward()
+        return [parameter.grad.cpu() for parameter in model.parameters()]
+
+    for given, wanted in zip(gradients(torch_galley.device()), gradients("cpu"), strict=True):
+        torch.testing.assert_close(given, wanted, rtol=1e-3, atol=1e-6)
+
+
 @pytest.mark.slow
 def test_generate_equals_eager() -> None:
     torch.manual_seed(0)

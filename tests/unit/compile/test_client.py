@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import jax
+import pytest
 import torch
+from torch._dynamo.exc import BackendCompilerFailed
 
+from torch_galley.compile import client
 from torch_galley.compile.client import compiler_options, has_device, xla_error
 from torch_galley.core.errors import RunError
 from torch_galley.core.site import Site
@@ -18,6 +21,21 @@ def test_rank_seven_does_not_crash(same):
 def test_the_crash_option_is_paid_for_only_where_it_is_needed():
     assert compiler_options("tensor<1x2x3x4x5x6xf32>") == {}
     assert compiler_options("tensor<1x2x3x4x5x6x7xf32>") != {}
+
+
+@pytest.mark.parametrize("wrong", range(5))
+def test_programs_that_would_be_wrong_are_compiled_otherwise(galley, monkeypatch, wrong):
+    verdicts = [["add_fusion"]] * wrong + [[]]
+    monkeypatch.setattr(client, "overwritten", lambda hlo: verdicts.pop(0))
+    x = torch.arange(float(7 + wrong))  # an executable of its own
+    if wrong <= len(client._RETREATS):
+        assert torch.equal(galley(lambda x: (x + 1) * x)(x), (x + 1) * x)
+        assert verdicts == []
+    else:
+        with pytest.raises(
+            BackendCompilerFailed, match="CompileError.* add_fusion would write over"
+        ):
+            galley(lambda x: (x + 1) * x)(x)
 
 
 def test_xla_errors_become_ours_with_the_users_place():

@@ -259,7 +259,7 @@ def batch_norm_backward(
 
 @lowers(aten.native_group_norm.default)
 def native_group_norm(input, weight, bias, N, C, HxW, group, eps):
-    x = wide(input).reshape(N, group, -1)
+    x = wide(input).reshape(N, group, C // group * HxW)
     mean, rstd = _stats(x, (2,), eps)
     out = ((x - mean) * rstd).reshape(input.shape)
     out = _affine(out, weight, bias, _channel_shape(input)).astype(input.dtype)
@@ -271,12 +271,12 @@ def native_group_norm(input, weight, bias, N, C, HxW, group, eps):
 def native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask):
     shape, axes = _channel_shape(input), _channel_axes(input)
     mean, rstd = wide(mean).reshape(N, group, 1), wide(rstd).reshape(N, group, 1)
-    normal = (wide(input).reshape(N, group, -1) - mean) * rstd
+    normal = (wide(input).reshape(N, group, C // group * HxW) - mean) * rstd
     grad = wide(grad_out)
     grad_input = grad_weight = grad_bias = None
     if output_mask[0]:
         scaled = grad if weight is None else grad * wide(weight).reshape(shape)
-        full = _normal_backward(scaled.reshape(N, group, -1), normal, rstd, (2,))
+        full = _normal_backward(scaled.reshape(normal.shape), normal, rstd, (2,))
         grad_input = full.reshape(input.shape).astype(input.dtype)
     dtype = input.dtype if weight is None else weight.dtype
     if output_mask[1]:
