@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from jax import lax
 
 from torch_galley.ops.half import wide
 from torch_galley.ops.registry import lowers, rows
@@ -72,7 +74,8 @@ def adaptive_max_pool(self, output_size):
         inside = _spread(inside, dim) & belongs
     shape = (*output_size, -1)
     flat, inside = flat.reshape(shape), inside.reshape(shape)
-    values = jnp.take(self.reshape(*batch, -1), jnp.asarray(flat), axis=len(batch))
+    pixels = lax.collapse(self, len(batch))
+    values = jnp.take(pixels, jnp.asarray(flat), axis=len(batch))
     choice = _last_greatest(values, jnp.asarray(inside))[..., None]
     picked = jnp.take_along_axis(values, choice, -1)[..., 0]
     table = jnp.broadcast_to(jnp.asarray(flat), values.shape)
@@ -105,7 +108,8 @@ def _max_backward(grad, x, indices, rank):
     batch = int(np.prod(x.shape[:-rank], dtype=np.int64))
     rows = jnp.arange(batch)[:, None]
     flat = jnp.zeros((batch, int(np.prod(x.shape[-rank:]))), wide(grad).dtype)
-    flat = flat.at[rows, indices.reshape(batch, -1)].add(wide(grad).reshape(batch, -1))
+    windows = (batch, math.prod(grad.shape[-rank:]))
+    flat = flat.at[rows, indices.reshape(windows)].add(wide(grad).reshape(windows))
     return flat.reshape(x.shape).astype(x.dtype)
 
 
