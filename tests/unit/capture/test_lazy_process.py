@@ -182,8 +182,13 @@ def _interrupted_at(kind: type[Event], run: Callable[[], object]) -> None:
             signal.raise_signal(signal.SIGINT)
 
     stop = listen(listener)
-    with pytest.raises(KeyboardInterrupt):
-        run()
+    # A shell lets what it runs in the background ignore Ctrl-C, and so would Python.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("kind", INTERRUPTED)
