@@ -111,7 +111,7 @@ def test_the_order_in_which_edges_come_does_not_matter(graph, random):
 @given(graphs(), st.integers(0, 3))
 def test_a_small_budget_is_still_legal(graph, budget):
     count, edges, supported = graph
-    clusters = contract(dag_of(count, edges), supported, budget)
+    clusters = contract(dag_of(count, edges), supported, budget=budget)
     assert not has_cycle(count, quotient(count, edges, clusters)[1])
 
 

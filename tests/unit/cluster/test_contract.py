@@ -119,9 +119,9 @@ def seconds(count: int, edges, supported) -> float:
     dag = Dag.of([str(i) for i in range(count)], edges)
     best = float("inf")
     for _ in range(2):
-        started = time.perf_counter()
+        started = time.process_time()
         contract(dag, supported)
-        best = min(best, time.perf_counter() - started)
+        best = min(best, time.process_time() - started)
     return best
 
 
