@@ -41,6 +41,9 @@ class Limits:
     """Most vertices in a cluster."""
 
 
+UNLIMITED = Limits()
+
+
 class _Quotient:
     """The graph in which each cluster is one vertex, with labels that rise along every edge."""
 
@@ -240,7 +243,7 @@ def contract(
     *,
     order: str = "topo",
     weights: Mapping[tuple[int, int], int] | None = None,
-    limits: Limits = Limits(),
+    limits: Limits = UNLIMITED,
     budget: int = SEARCH_BUDGET,
 ) -> list[list[int]]:
     """Return the clusters: lists of ascending vertices, in the order of their first vertex.
