@@ -11,7 +11,7 @@ the view natively costs less than handing over its results.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from torch_galley.cluster.price import Placement, Rates, Tensor
 
@@ -34,10 +34,11 @@ class _Near:
         return sum(rates.of(tensor) * placement.crossings(tensor) for tensor in near)
 
 
-def clones(
+def cloned(
     tensors: Sequence[Tensor],
     clusters: Sequence[Sequence[int]],
     cheap: Sequence[bool],
+    constant: Sequence[bool] = (),
     rates: Rates | None = None,
 ) -> list[set[int]]:
     """Return, for each cluster, vertices of elsewhere that it had better compute itself.
@@ -46,11 +47,12 @@ def clones(
         tensors: the tensors of the graph.
         clusters: the partition.
         cheap: for each vertex, whether it may be cloned.
+        constant: for each vertex, whether it must be.
         rates: what a border costs.
 
     Example:
         >>> widened = [Tensor(0, (1,), 4), Tensor(1, (2,), 4000)]  # made by 1 from little
-        >>> clones(widened, [[2]], [False, True, True])
+        >>> cloned(widened, [[2]], [False, True, True])
         [{1}]
     """
     rates = rates or Rates()
@@ -61,19 +63,48 @@ def clones(
         while waiting:
             for tensor in near.read[waiting.pop()]:
                 maker = tensor.maker
-                if maker is None or not cheap[maker]:
+                if maker is None:
+                    continue
+                must = bool(constant) and constant[maker]
+                if not (must or cheap[maker]):
                     continue
                 places = placement.places.setdefault(maker, set())
                 if number in places:
                     continue
                 before = near.cost(maker, placement, rates)
                 places.add(number)
-                if near.cost(maker, placement, rates) < before:
+                if must or near.cost(maker, placement, rates) < before:
                     added[number].add(maker)
                     waiting.append(maker)
                 else:
                     places.discard(number)
     return added
+
+
+def pruned(
+    clusters: Sequence[Sequence[int]],
+    clones: Sequence[Set[int]],
+    successors: Sequence[Set[int]],
+    results: Set[int],
+) -> tuple[list[list[int]], list[set[int]]]:
+    """Return clusters and clones without what no one takes from where it was at first.
+
+    Example:
+        >>> pruned([[0, 1], [2]], [set(), {1}], [{1}, {2}, set()], {0, 2})
+        ([[0], [2]], [set(), {1}])
+    """
+    placement = Placement(clusters, clones)
+    for vertex in sorted(placement.home, reverse=True):
+        number, places = placement.home[vertex], placement.places[vertex]
+        readers = successors[vertex]
+        if len(places) > 1 and readers and vertex not in results:
+            wanted = (placement.places.get(reader) for reader in readers)
+            if all(at is not None and number not in at and at <= places for at in wanted):
+                places.discard(number)
+                del placement.home[vertex]
+    left = [[v for v in c if placement.home.get(v) == n] for n, c in enumerate(clusters)]
+    pairs = [(c, set(more)) for c, more in zip(left, clones, strict=True) if c]
+    return [c for c, _ in pairs], [more for _, more in pairs]
 
 
 def trimmed(

@@ -13,10 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import fx
 
-from torch_galley.cluster.operation import effective, is_operation
+from torch_galley.cluster.operation import effective, is_operation, nbytes
 from torch_galley.core.site import site_of
 
 if TYPE_CHECKING:
@@ -61,15 +60,7 @@ def border(cluster: XlaCluster) -> Border:
 
 
 def _nbytes(nodes: Iterable[fx.Node]) -> int:
-    total = 0
-    for node in nodes:
-        val = node.meta.get("val")
-        if isinstance(val, torch.Tensor):
-            count = val.dtype.itemsize
-            for size in val.shape:
-                count *= size if isinstance(size, int) else (size.node.hint or 1)
-            total += count
-    return total
+    return sum(map(nbytes, nodes))
 
 
 def to_json(clustered: Clustered) -> dict[str, Any]:
