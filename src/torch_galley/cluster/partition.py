@@ -18,6 +18,7 @@ from torch_galley.cluster.check import check
 from torch_galley.cluster.contract import UNLIMITED, Limits
 from torch_galley.cluster.cut import Problem, cut
 from torch_galley.cluster.dag import topological_order
+from torch_galley.cluster.level import unavoidable
 from torch_galley.cluster.operation import effective, is_operation
 from torch_galley.cluster.refine import cloned, pruned, trimmed
 from torch_galley.cluster.support import HasDevice, name_of
@@ -80,6 +81,19 @@ class Clustered:
     def coverage(self) -> float:
         """η = |V_C| / |V_all|, 1.0 for an empty graph."""
         return self.clustered_operations / self.operations if self.operations else 1.0
+
+    @cached_property
+    def unavoidable(self) -> int:
+        """The fewest clusters that the operations which XLA can take could share: a lower bound.
+
+        Clusters that `min_cluster_size` dissolved count here, so there may be fewer.
+        """
+        atoms = Atoms.of(self.captured.graph.graph)
+        reasons = [self.native.get(nodes[0]) for nodes in atoms.members]
+        ours = [isinstance(r, Constant | TooSmall | CheaperOutside | None) for r in reasons]
+        constant = atoms.constants(ours)
+        alone = [o and not c for o, c in zip(ours, constant, strict=True)]
+        return unavoidable(atoms.dag.without_edges_from(constant), alone)
 
     def text(self) -> str:
         """Return the partition as a page of text."""

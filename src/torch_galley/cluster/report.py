@@ -70,6 +70,7 @@ def to_json(clustered: Clustered) -> dict[str, Any]:
         "operations": clustered.operations,
         "clustered_operations": clustered.clustered_operations,
         "coverage": clustered.coverage,
+        "unavoidable_clusters": clustered.unavoidable,
         "clusters": [
             {
                 "name": cluster.name,
@@ -96,9 +97,11 @@ def to_json(clustered: Clustered) -> dict[str, Any]:
 
 def text(clustered: Clustered) -> str:
     """Return the partition as a page of text."""
+    count = len(clustered.clusters)
+    least = f" (at least {clustered.unavoidable} needed)" if count > clustered.unavoidable else ""
     lines = [
         f"{clustered.captured.role} graph: {clustered.operations} operations, "
-        f"{len(clustered.clusters)} clusters, coverage η = {clustered.coverage:.1%}"
+        f"{count} clusters{least}, coverage η = {clustered.coverage:.1%}"
     ]
     for cluster in clustered.clusters:
         crossing = border(cluster)
