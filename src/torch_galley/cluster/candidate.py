@@ -135,9 +135,11 @@ def _check_operator(entry: str, setting: str) -> None:
         found = getattr(found, part, None) if part else None
     if isinstance(found, OpOverload | OpOverloadPacket):
         return
-    known = [name.replace("::", ".") for name in torch._C._dispatch_get_all_op_names()]
-    packets = [name.rpartition(".")[0] for name in known if name.count(".") > 1]
-    near = difflib.get_close_matches(entry, [*packets, *known], n=1)
+    names = [name.replace("::", ".") for name in torch._C._dispatch_get_all_op_names()]
+    # One without an overload's name is spelled "default".
+    overloads = [name if name.count(".") > 1 else f"{name}.default" for name in names]
+    packets = {name.rpartition(".")[0] for name in overloads}
+    near = difflib.get_close_matches(entry, sorted(packets) + overloads, n=1)
     hint = "write namespace.name or namespace.name.overload, such as 'aten.gelu'"
     if near:
         hint = f"did you mean {near[0]!r}?"
