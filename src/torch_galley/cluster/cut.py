@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch_galley.cluster.contract import UNLIMITED, Limits, contract
 from torch_galley.cluster.dag import Dag, topological_order
-from torch_galley.cluster.level import by_level
+from torch_galley.cluster.level import by_level, grouped, levels
 from torch_galley.cluster.price import Rates, Tensor, price
 
 WHOLE = 4096
@@ -57,6 +57,9 @@ def cut(
         limits, contracted = problem.limits, list(found)
         if len(problem.dag.names) <= WHOLE:
             found.append(by_level(problem.dag, problem.supported, problem.tensors, limits, rates))
+        if not (limits.devices or limits.scopes):
+            lowest = levels(problem.dag, problem.supported)
+            found.append(grouped(lowest, problem.supported, limits))
         if not limits.largest:  # joining counts clusters, not what is in them
             found += [_joined(problem, clusters, rates) for clusters in contracted]
     return min(found, key=lambda clusters: price(problem.tensors, clusters, rates=rates).seconds)

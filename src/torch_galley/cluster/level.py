@@ -53,12 +53,16 @@ def by_level(
     program whose matrix is totally unimodular (it is the retiming of Leiserson and Saxe, 1991),
     so its solution is whole numbers.
     """
-    chosen = _retimed(dag, supported, tensors, limits, rates)
+    return grouped(_retimed(dag, supported, tensors, limits, rates), supported, limits)
+
+
+def grouped(level: Sequence[int], supported: Sequence[bool], limits: Limits) -> list[list[int]]:
+    """Return the clusters of supported vertices of equal level, parted as the limits ask."""
     groups: dict[Hashable, list[int]] = {}
-    for vertex, level in enumerate(chosen):
+    for vertex, at in enumerate(level):
         if supported[vertex]:
-            groups.setdefault((level, _kind(limits, vertex)), []).append(vertex)
-    largest = limits.largest or len(dag.names)
+            groups.setdefault((at, _kind(limits, vertex)), []).append(vertex)
+    largest = limits.largest or len(supported)
     parts = [g[at : at + largest] for g in groups.values() for at in range(0, len(g), largest)]
     return sorted(parts)
 
@@ -94,6 +98,7 @@ def _retimed(
     if not rows:
         return levels(dag, supported)
     cost = np.zeros(count + len(costly))
+    cost[:count] = 1e-6 * rates.tensor  # of equals the lowest, which are the fewest
     for number, tensor in enumerate(costly):
         assert tensor.maker is not None
         cost[count + number] += rates.of(tensor)
@@ -106,9 +111,7 @@ def _retimed(
         shape=(len(rows), len(cost)),
     ).tocsr()
     most = max(levels(dag, supported), default=0) if not (limits.devices or limits.scopes) else None
-    solved = linprog(
-        cost / cost.max(initial=1e-12), matrix, -step, bounds=(0, most), method="highs"
-    )
+    solved = linprog(cost / cost.max(), matrix, -step, bounds=(0, most), method="highs")
     if not solved.success:  # never seen; the lowest levels are always right
         return levels(dag, supported)
     return [round(level) for level in solved.x[:count]]

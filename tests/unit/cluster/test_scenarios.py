@@ -20,7 +20,7 @@ from torch_galley.cluster.partition import Clustered, partition
 from torch_galley.core.config import Config
 from torch_galley.core.errors import ClusterError, ConfigError
 from torch_galley.core.reasons import (
-    ArgumentForm,
+    BetterNatively,
     Constant,
     DeniedByUser,
     MixedDevices,
@@ -202,7 +202,7 @@ def test_30_unknown_operators_in_lists(setting, entry, hint):
 
 def test_37_support_by_arguments():
     (reason,) = reasons(cut(lambda x: x.logcumsumexp(0), X.to(torch.complex64))).values()
-    assert isinstance(reason, ArgumentForm)
+    assert isinstance(reason, BetterNatively)
     assert reasons(cut(lambda x: x.logcumsumexp(0), X)) == {}
 
 
