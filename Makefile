@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check models architectures ops overhead clean
+.PHONY: help demo test check models architectures ops overhead bench-clusters clean
 
 help:
 	@echo "make demo    install into $(VENV), then show what galley does"
@@ -14,6 +14,7 @@ help:
 	@echo "make architectures  compare many of transformers' with eager, write docs/architectures.md"
 	@echo "make ops            judge every operator of op_db by eager, write docs/ops.md"
 	@echo "make overhead       time a call of a tiny network against inductor's"
+	@echo "make bench-clusters compare clustering with torch's and time it, write docs/clusters.md"
 	@echo "make clean   remove $(VENV) and caches"
 	@echo "PYTHON=python3.12 make ... uses another Python for the environment"
 
@@ -40,6 +41,9 @@ ops: $(VENV)/test.stamp
 
 overhead: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.overhead
+
+bench-clusters: $(VENV)/test.stamp
+	$(BIN)/python -m benchmarks.clusters
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist
