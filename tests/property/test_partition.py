@@ -180,6 +180,7 @@ def test_every_order_gives_legal_connected_clusters_that_could_not_grow(order, p
             assert not is_legal(problem.dag, [*rest, ends[0] + ends[1]])
 
 
+@settings(deadline=None)  # it imports scipy at first
 @given(problems())
 def test_horizontal_clusters_are_legal_and_never_dearer(problem):
     clusters = cut(problem, horizontal=True)
@@ -250,6 +251,7 @@ def test_refinement_never_makes_a_border_dearer(problem, data):
         assert not more & set(cluster)
 
 
+@settings(deadline=None)
 @given(problems(), st.data(), st.booleans())
 def test_limits_are_kept(problem, data, horizontal):
     count = len(problem.dag.names)

@@ -266,44 +266,48 @@ def contract(
     """
     quotient = _Quotient(dag, supported, limits, budget)
     hopeless = hopeless_edges(dag, supported)
-    hopeful = [
-        [v for v in dag.successors[u] if supported[v] and (u, v) not in hopeless]
-        if supported[u]
-        else []
-        for u in range(len(dag.names))
-    ]
+
+    def targets(vertex: int) -> list[int]:
+        return [v for v in dag.successors[vertex] if supported[v] and (vertex, v) not in hopeless]
+
+    vertices = [v for v in range(len(dag.names)) if supported[v]]
     if order == "bytes":
-        _merge_heaviest(quotient, hopeful, weights or {})
+        _merge_heaviest(quotient, ((u, v) for u in vertices for v in targets(u)), weights or {})
         quotient.refused.clear()  # some path may have become part of a cluster
-    _walk(quotient, hopeful)
+        for root, members in sorted(
+            _grouped(quotient, vertices).items(),
+            key=lambda item: quotient.label[item[0]],
+            reverse=True,
+        ):
+            _grow(quotient, root, [v for member in members for v in targets(member)])
+    else:
+        for vertex in reversed(vertices):
+            _grow(quotient, vertex, targets(vertex))
+    return list(_grouped(quotient, vertices).values())
+
+
+def _grouped(quotient: _Quotient, vertices: Iterable[int]) -> dict[int, list[int]]:
     clusters: dict[int, list[int]] = {}
-    for vertex in range(len(dag.names)):
-        if supported[vertex]:
-            clusters.setdefault(quotient.find(vertex), []).append(vertex)
-    return list(clusters.values())
+    for vertex in vertices:
+        clusters.setdefault(quotient.find(vertex), []).append(vertex)
+    return clusters
 
 
-def _walk(quotient: _Quotient, hopeful: Sequence[Sequence[int]]) -> None:
-    """Merge every cluster with those of its successors that it may join, the last first."""
+def _grow(quotient: _Quotient, current: int, targets: Iterable[int]) -> None:
+    """Merge a cluster with what it may be merged with; to be done for the last clusters first."""
     find, label = quotient.find, quotient.label
-    members: dict[int, list[int]] = {}
-    for vertex, targets in enumerate(hopeful):
-        if targets:
-            members.setdefault(find(vertex), []).append(vertex)
-    for root in sorted(members, key=members.__getitem__, reverse=True):
-        current = root
-        targets = {find(v) for vertex in members[root] for v in hopeful[vertex]} - {root}
-        # Nearest first, so that what lies between two vertices has had its chance to join.
-        for target in sorted(targets, key=lambda v: (label[v], v)):
+    near = {find(target) for target in targets}
+    # Nearest first, so that what lies between two vertices has had its chance to join.
+    for target in sorted(near, key=lambda v: (label[v], v)) if len(near) > 1 else near:
+        if target != current:
             current = quotient.try_merge(current, target)
 
 
 def _merge_heaviest(
-    quotient: _Quotient, hopeful: Sequence[Sequence[int]], weights: Mapping[tuple[int, int], int]
+    quotient: _Quotient, edges: Iterable[tuple[int, int]], weights: Mapping[tuple[int, int], int]
 ) -> None:
     """Try each edge once, the heaviest first, and of equals that of the later producer."""
-    edges = [(-weights.get((u, v), 0), -u, v) for u, targets in enumerate(hopeful) for v in targets]
-    for _, source, target in sorted(edges):
-        u, v = quotient.find(-source), quotient.find(target)
+    for source, target in sorted(edges, key=lambda e: (-weights.get(e, 0), -e[0], e[1])):
+        u, v = quotient.find(source), quotient.find(target)
         if u != v:
             quotient.try_merge(u, v)
