@@ -14,6 +14,9 @@ from torch_galley.cluster.price import Rates, Tensor, price
 WHOLE = 4096
 """Up to so many vertices the linear program sees the graph itself, beyond only its clusters."""
 
+BOTH = 20_000
+"""Up to so many vertices order "auto" tries both; beyond, the heaviest tensors first takes long."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -44,7 +47,8 @@ def cut(
     """
     rates = rates or Rates()
     found = []
-    for name in ("topo", "bytes") if order == "auto" else (order,):
+    both = ("topo", "bytes") if len(problem.dag.names) <= BOTH else ("topo",)
+    for name in both if order == "auto" else (order,):
         weights = edge_weights(problem.tensors) if name == "bytes" else None
         found.append(
             contract(
@@ -62,6 +66,8 @@ def cut(
             found.append(grouped(lowest, problem.supported, limits))
         if not limits.largest:  # joining counts clusters, not what is in them
             found += [_joined(problem, clusters, rates) for clusters in contracted]
+    if len(found) == 1:
+        return found[0]
     return min(found, key=lambda clusters: price(problem.tensors, clusters, rates=rates).seconds)
 
 

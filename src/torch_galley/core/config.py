@@ -43,7 +43,7 @@ class Config:
     order: str = _setting(
         "auto",
         "How clusters grow: 'topo' from the last operation on, 'bytes' along the heaviest tensors "
-        "first, 'auto' tries both and keeps the cheaper border.",
+        "first, 'auto' the cheaper border of both, 'topo' beyond 20,000 operations.",
         ("auto", "topo", "bytes"),
     )
     horizontal: bool = _setting(
