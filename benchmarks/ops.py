@@ -1,12 +1,14 @@
 """Every operator of torch's op_db in every dtype, judged by eager: docs/ops.md and docs/ops.json.
 
     python -m benchmarks.ops [--dtypes NAMES] [--only NAME] [--limit N] [--again STATUS] [--render]
+                             [--folder FOLDER]
 
 A task is an entry of op_db in a dtype, or an entry's error inputs. tests.ops.judge says how it is
-judged, with all samples or the first N. Tasks run in `--shards` workers; one that dies or hangs
-takes only its task along, and a new one goes on. What is in the JSON is not run again unless more
-samples are asked for than it was judged by, so that an interrupted run goes on; `--again wrong`
-runs those with that status once more, `--only NAME` those of an operator.
+judged, with all samples or N evenly spread ones. Tasks run in `--shards` workers; one that dies or
+hangs takes only its task along, and a new one goes on. What is in the JSON is not run again unless
+more samples are asked for than it was judged by, so that an interrupted run goes on; `--again
+wrong` runs those with that status once more, `--only NAME` those of an operator. A trial that is
+no part of the record goes into another folder, `--folder build/ops --only NAME`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks import ops_page
+from benchmarks import checks, ops_page
 from benchmarks.ops_page import DTYPES
 from tests.ops import worker
 from tests.ops.worker import ERRORS, Task
@@ -43,13 +45,16 @@ def main() -> int:
     parser.add_argument("--again", metavar="STATUS", help="run those with this status once more")
     parser.add_argument("--shards", type=int, default=os.cpu_count(), help="workers at a time")
     parser.add_argument("--patience", type=float, default=300, help="seconds a task may take")
+    parser.add_argument("--folder", type=Path, default=DOCS, help="of ops.json and ops.md")
     parser.add_argument("--render", action="store_true", help="write the page from the JSON")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker is not None:
         _work(args.worker or None)
         return 0
-    results = load()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    file, page = args.folder / JSON.name, args.folder / PAGE.name
+    results = load(file)
     if not args.render:
         done = {(row["op"], row["variant"], row["dtype"]): row for row in results["rows"]}
         chosen = worker.tasks(args.dtypes.split(","), args.only)
@@ -59,20 +64,20 @@ def main() -> int:
             done[row["op"], row["variant"], row["dtype"]] = row
             print(json.dumps(row), flush=True)
             if number % KEPT_EVERY == 0:
-                _keep(results, done)
-        _keep(results, done)
-    _write(PAGE, ops_page.page(results))
+                _keep(file, results, done)
+        _keep(file, results, done)
+    _write(page, ops_page.page(results, checks.load()))
     return int(any(row["status"] in ops_page.BAD for row in results["rows"]))
 
 
-def _keep(results: dict[str, Any], done: dict[Task, Row]) -> None:
+def _keep(file: Path, results: dict[str, Any], done: dict[Task, Row]) -> None:
     results["rows"] = [done[key] for key in sorted(done)]
-    _write(JSON, text(results))
+    _write(file, text(results))
 
 
-def load() -> dict[str, Any]:
+def load(file: Path = JSON) -> dict[str, Any]:
     """Return what the JSON holds: a header, and a row for each task."""
-    found = json.loads(JSON.read_text("utf-8")) if JSON.exists() else {}
+    found = json.loads(file.read_text("utf-8")) if file.exists() else {}
     return {"header": {}, "rows": []} | found
 
 

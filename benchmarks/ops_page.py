@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.checks import cost
 from tests.ops.worker import ERRORS
 
 RIGHT = ("lowered", "mixed", "native")
@@ -35,14 +36,45 @@ wrong. A result that is a view of an argument is copied behind the operator: alo
 compute nothing.
 """
 
+RULES = """\
+## Rules
 
-def page(results: dict[str, Any]) -> str:
-    """Return the page."""
+What the verdicts above allow, and a user should know:
+
+- Equal elements count in the order of their places in `topk`, `kthvalue`, `median` and `nanmedian`,
+  where torch promises none. `sort` is always stable; `mode` gives the last place, as eager does.
+- `empty` and its kin, and what `resize` adds, hold zeros; in eager, whatever was there.
+- Repeated indices: of several writes to one place (`scatter`, `index_put`, `index_copy`) the last
+  one stays, as in eager on one thread. Sums over them have an order of their own.
+- An index out of range raises, and so do an integer division by zero and a singular matrix, after
+  the cluster has run and with the user's line: XLA alone would clamp or wrap without a word.
+  `check_indices` ([settings](settings.md)) switches that off; `make checks` measures what it costs.
+- float16 and bfloat16 compute in float32 and round once, as eager's vectorised loops do. Eager's
+  scalar loop, for the end of a row and what has gaps, rounds `add`, `sub` and `rsub` with `alpha`
+  after each step: eager itself then differs by a unit in the last place, by where an element lies.
+- Signs of zero and infinity: `neg` of a complex number turns the sign of each part, as eager's
+  scalar loop does (its vectorised one gives 0 for 0). An infinity beside a NaN has no sign in C;
+  that of a complex sine is positive, as in glibc.
+- Random operators draw from torch's own generator, outside of XLA: a seed gives eager's numbers.
+- Singular vectors and eigenvectors are computed natively, as their signs are LAPACK's own.
+"""
+
+
+def page(results: dict[str, Any], costs: dict[str, Any]) -> str:
+    """Return the page, from what `ops.load` and `checks.load` give."""
     rows = [row for row in results["rows"] if row["dtype"] != ERRORS]
     facts = ", ".join(f"{key} {value}" for key, value in results["header"].items())
     lines = ["# Operators", "", f"Written by `make ops` ({facts}).", "", ABOUT]
-    for part in (_counts(rows), _errors(results["rows"]), _entries(rows), _native(rows)):
-        lines += [*part, ""]
+    for part in (
+        _counts(rows),
+        RULES.splitlines(),
+        _costs(costs),
+        _errors(results["rows"]),
+        _entries(rows),
+        _native(rows),
+    ):
+        if found := list(part):
+            lines += [*found, ""]
     return "\n".join(lines)
 
 
@@ -69,14 +101,30 @@ def _counts(rows: list[dict[str, Any]]) -> Iterator[str]:
         "All samples of each entry were judged."
         if not cut
         else (
-            f"{len(cut)} of these {len(rows)} rows were judged by the first "
-            f"{max(row['samples'] for row in cut)} samples at most, the others by all."
+            f"{len(cut)} of these {len(rows)} rows were judged by at most "
+            f"{max(row['samples'] for row in cut)} samples each, the others by all."
         )
     )
 
 
 def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %" if whole else ""
+
+
+def _costs(costs: dict[str, Any]) -> Iterator[str]:
+    if costs["rows"]:
+        yield "## What the checks cost"
+        yield ""
+        yield (
+            f"By `make checks`: medians of {costs['rounds']} rounds in milliseconds, with "
+            "`check_indices` and without, in turn in one process."
+        )
+        yield ""
+        yield "| operation | with | without | cost |"
+        yield "|---|---:|---:|---:|"
+    for row in costs["rows"]:
+        cells = (row["operation"], f"{row['with']:.3f}", f"{row['without']:.3f}", cost(row))
+        yield f"| {' | '.join(cells)} |"
 
 
 def _errors(rows: list[dict[str, Any]]) -> Iterator[str]:

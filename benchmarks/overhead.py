@@ -37,9 +37,9 @@ def main() -> int:
     calls: dict[str, Callable[..., Any]] = {"eager": model}
     with torch.no_grad():
         for name in CONTENDERS[1:]:
-            calls[name] = torch.compile(_own_code(model, name), backend=name)
+            calls[name] = torch.compile(own_code(model, name), backend=name)
             assert torch.allclose(calls[name](x), model(x), atol=1e-6)
-        seconds = _in_turn(calls, x, rounds)
+        seconds = in_turn(calls, (x,), rounds)
     print(f"{'':<10} {'median us':>10} {'fastest us':>11}   (processor time a call)")
     for name, samples in seconds.items():
         print(f"{name:<10} {statistics.median(samples) * 1e6:10.1f} {min(samples) * 1e6:11.1f}")
@@ -52,29 +52,35 @@ def main() -> int:
     return 0
 
 
-def _own_code(model: Any, name: str) -> Callable[..., Any]:
-    """Return a function that calls a model, with a code object of its own.
+def own_code(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return a function that calls another, with a code object of its own.
 
     Dynamo keeps what it compiled by code object, and tries all that it has for one in turn.
     """
 
-    def call(x: Any) -> Any:
-        return model(x)
+    def call(*args: Any) -> Any:
+        return function(*args)
 
     code = call.__code__.replace(co_name=name)
     return types.FunctionType(code, globals(), name, None, call.__closure__)
 
 
-def _in_turn(calls: dict[str, Callable[..., Any]], x: Any, rounds: int) -> dict[str, list[float]]:
-    """Return the processor seconds of a call, for each contender a sample a round."""
+def in_turn(
+    calls: dict[str, Callable[..., Any]],
+    args: tuple[Any, ...],
+    rounds: int,
+    each: int = CALLS,
+    clock: Callable[[], float] = time.thread_time,
+) -> dict[str, list[float]]:
+    """Return the seconds of a call, for each contender a sample (of `each` calls) a round."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds + 1):
         for name, call in calls.items():
-            started = time.thread_time()
-            for _ in range(CALLS):
-                call(x)
+            started = clock()
+            for _ in range(each):
+                call(*args)
             if number:  # the first round warms up
-                seconds[name].append((time.thread_time() - started) / CALLS)
+                seconds[name].append((clock() - started) / each)
     return seconds
 
 

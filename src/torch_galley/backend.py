@@ -91,10 +91,21 @@ def jit(step: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that records `step` at its first call, and later runs that alone.
 
     The second call runs no Python of the step: it reads the tensors that the first one read as
-    they are by then, draws new random numbers, and writes where the first one wrote. A call with
-    other shapes, dtypes or Python arguments is recorded anew. What the step reads from elsewhere
-    in Python (a learning rate, an attribute, `model.training`) stays as it was when recorded, and
-    results carry no gradient.
+    they are by then, draws new random numbers, and writes where the first one wrote. Results carry
+    no gradient. A call is recorded anew, with its Python, if something has changed that it may
+    depend on:
+
+    - shapes, dtypes and Python values of its arguments;
+    - torch's settings: default dtype and device, autocast, grad and inference mode, determinism;
+    - Python values, and which object is where, in what the step can reach: what it closes over,
+      globals and attributes that its code names, and from there lists, dicts, modules
+      (`training`, hooks, ...), optimizers and schedules (`param_groups`, state, ...), objects.
+
+    Not seen are changes inside what Python can't look into (an array of numpy's, an iterator, the
+    clock, Python's own random numbers, files), attributes asked for by a computed name, and what
+    code of the standard library, numpy or torch reads elsewhere: give such a value as an argument,
+    or as an xla tensor. A value that is another at every call (a schedule's learning rate) is told
+    by a warning: then every call is recorded, though not compiled.
 
     Example: `step = torch_galley.jit(train_step); loss = step(batch, target)`
 
@@ -104,7 +115,8 @@ def jit(step: Callable[..., Any]) -> Callable[..., Any]:
 
     Raises:
         CaptureError: at a call, for a step that can't be repeated without its Python: it reads a
-            value, writes a CPU tensor, or leaves new tensors behind at each call.
+            value, writes a CPU tensor, leaves new tensors behind at each call, or has an argument
+            that was computed with gradients.
     """
     device()
     from torch_galley.capture.lazy.jit import Jitted  # here: it imports torch

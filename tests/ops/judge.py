@@ -23,7 +23,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tests.ops.compare import compare, judged
-from tests.ops.worker import ERRORS
+from tests.ops.worker import ERRORS, spread
 from torch_galley.capture.fx import Captured
 from torch_galley.core.config import Config
 from torch_galley.core.errors import GalleyError
@@ -114,12 +114,12 @@ class _Sample:
 
 
 def judge(op: Any, dtype: torch.dtype, limit: int | None = None, dynamo: bool = False) -> Verdict:
-    """Judge an entry in a dtype by its first `limit` samples; `dynamo`: with torch.compile too."""
+    """Judge an entry in a dtype by `limit` of its samples; `dynamo`: with torch.compile too."""
     seen, count, status, detail = _Seen(), 0, "", ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        samples = iter(op.sample_inputs("cpu", dtype, requires_grad=False))
-        ready = (_prepared(op, sample, n) for n, sample in enumerate(islice(samples, limit)))
+        samples = list(op.sample_inputs("cpu", dtype, requires_grad=False))
+        ready = (_prepared(op, sample, n) for n, sample in spread(samples, limit))
         while not status and (batch := list(islice(ready, BATCH))):
             runs = [sample for sample in batch if sample is not None]
             together = _together(runs, seen)
@@ -132,7 +132,7 @@ def judge(op: Any, dtype: torch.dtype, limit: int | None = None, dynamo: bool = 
                 if status:
                     detail = f"sample {sample.number}: {detail}"
                     break
-        whole = limit is None or next(samples, None) is None
+        whole = limit is None or len(samples) <= limit
     if not status and not count:
         status = "skipped"
     elif not status:

@@ -15,7 +15,6 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 import torch_galley
 from tests.ops.compare import UNWRITTEN, compare, judged
-from tests.ops.worker import ERRORS, Worker, answer, tasks
+from tests.ops.worker import ERRORS, Worker, answer, spread, tasks
 from torch_galley.core.errors import GalleyError
 
 PATIENCE = 300
@@ -33,12 +32,12 @@ Call = Callable[..., Any]
 
 
 def judge(op: Any, dtype: torch.dtype, limit: int | None = None) -> tuple[str, str]:
-    """Judge an entry by its first `limit` samples, called plainly and, where there is one, in
+    """Judge an entry by `limit` of its samples, called plainly and, where there is one, in
     place: right, wrong, error, refused (by a named error of ours) or skipped, and what is wrong.
     """
     status = "skipped"
     samples = op.sample_inputs("cpu", dtype, requires_grad=False)
-    for number, sample in enumerate(islice(samples, limit)):
+    for number, sample in spread(samples, limit):
         for variant in filter(None, (op.op, op.inplace_variant)):
             call, tensors = _prepared(variant, sample)
             try:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import torch_galley
-from benchmarks import ops, ops_page
+from benchmarks import checks, ops, ops_page
 from tests.ops import lazy
 from tests.ops.judge import compare, entries, judge, judge_errors
 from torch_galley.ops import registry
@@ -48,7 +48,7 @@ def test_refuses_what_eager_refuses(name):
 def test_the_page_is_made_of_the_json():
     results = ops.load()
     assert ops.JSON.read_text("utf-8") == ops.text(results)
-    assert ops.PAGE.read_text("utf-8") == ops_page.page(results)
+    assert ops.PAGE.read_text("utf-8") == ops_page.page(results, checks.load())
 
 
 def test_nothing_on_the_page_is_wrong():

@@ -33,6 +33,20 @@ def tasks(dtypes: Iterable[str], only: Sequence[str] | None = None) -> Iterator[
                 yield op.name, op.variant_test_name, dtype
 
 
+def spread(samples: Iterable[Any], limit: int | None) -> list[tuple[int, Any]]:
+    """Return at most `limit` samples with their numbers, evenly spread: op_db's neighbours are
+    much alike.
+
+    Example:
+        >>> spread("abcdefg", 3), spread("ab", 3)
+        ([(0, 'a'), (3, 'd'), (6, 'g')], [(0, 'a'), (1, 'b')])
+    """
+    every = list(enumerate(samples))
+    if limit is None or len(every) <= limit:
+        return every
+    return [every[i * (len(every) - 1) // max(limit - 1, 1)] for i in range(limit)]
+
+
 class Worker:
     """A child that runs `command`, which calls `answer`; started anew when it died or hung."""
 

@@ -93,12 +93,26 @@ class Config:
     mode: str = _setting(
         "lazy",
         "When the xla device runs: 'lazy' when a value is asked for, 'eager' and 'blocking' at "
-        "each operation.",
+        "each operation, waiting for its result.",
         ("lazy", "eager", "blocking"),
+    )
+    max_pending: int = _setting(
+        8_000,
+        "Operations that the xla device records without a sync or a read, at most.",
+        minimum=1,
+    )
+    max_pending_bytes: int = _setting(
+        2**31,
+        "Bytes that are brought to the xla device without a sync or a read, at most.",
+        minimum=1,
     )
     dump_dir: str | None = _setting(
         None, "Write each compiled cluster's StableHLO and HLO into this folder."
     )
+
+
+_DEFAULTS = {f.name: f.default for f in dataclasses.fields(Config)}
+_VARIABLES = {name: f"GALLEY_{name.upper()}" for name in _DEFAULTS}
 
 
 def _parse(name: str, text: str, origin: str) -> Any:
@@ -172,7 +186,7 @@ _overlay: ContextVar[dict[str, Any] | None] = ContextVar("galley_config", defaul
 
 
 def _from_environment() -> dict[str, Any]:
-    known = {f"GALLEY_{f.name.upper()}": f.name for f in dataclasses.fields(Config)}
+    known = {variable: name for name, variable in _VARIABLES.items()}
     out: dict[str, Any] = {}
     for variable, text in os.environ.items():
         if not variable.startswith("GALLEY_") or not text:  # set to nothing is not set
@@ -198,12 +212,17 @@ def current(options: Mapping[str, Any] | None = None) -> Config:
     return Config(**(values | _checked(options or {}, "options")))
 
 
-def mode() -> str:
-    """Return the setting `mode` alone: it is asked for at every operation of the xla device."""
+def setting(name: str) -> Any:
+    """Return one setting alone, soon: some are asked for at every operation of the xla device.
+
+    Example:
+        >>> setting("mode")
+        'lazy'
+    """
     overlay = _overlay.get()
-    if overlay and "mode" in overlay:
-        return overlay["mode"]
-    return current().mode if os.environ.get("GALLEY_MODE") else "lazy"
+    if overlay and name in overlay:
+        return overlay[name]
+    return getattr(current(), name) if os.environ.get(_VARIABLES[name]) else _DEFAULTS[name]
 
 
 @contextlib.contextmanager

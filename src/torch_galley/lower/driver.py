@@ -260,7 +260,7 @@ def _call(node: fx.Node, args: list[Any], kwargs: dict[str, Any], barred: Sequen
         compute = val.dtype if lowering.halves and val.dtype in HALF else None
         compute = compute or compute_dtype(node, val.dtype)
         if compute is not None:
-            args = promote(node, args, compute)
+            args, kwargs = promote(node, args, kwargs, compute)
         for place in barred:
             like = XLA_DTYPE[compute or val.dtype]
             args[place] = jax.lax.optimization_barrier(number(args[place], like))

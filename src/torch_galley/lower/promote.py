@@ -41,6 +41,16 @@ _WIDE_NUMBERS = {
 """With a half-precision tensor, eager takes a number on the right, or a tensor without dimensions,
 in float32 here. Elsewhere it rounds numbers, and tensors of other dtypes, to the half type."""
 
+_SUMS = {
+    aten.add.Tensor,
+    aten.add.Scalar,
+    aten.sub.Tensor,
+    aten.sub.Scalar,
+    aten.rsub.Tensor,
+    aten.rsub.Scalar,
+}
+"""Eager rounds alpha to the half type here. Factors elsewhere are float32's."""
+
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -85,8 +95,10 @@ def _narrow(node: fx.Node) -> torch.dtype:
     return result
 
 
-def promote(node: fx.Node, args: list[Any], compute: torch.dtype) -> list[Any]:
-    """Return `args` with every array but the selectors cast to `compute`.
+def promote(
+    node: fx.Node, args: list[Any], kwargs: dict[str, Any], compute: torch.dtype
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return a node's arguments with every array but the selectors cast to `compute`.
 
     A Python number that stands for a tensor becomes an array too, but for an exponent, since
     small ones have formulas of their own.
@@ -103,6 +115,8 @@ def promote(node: fx.Node, args: list[Any], compute: torch.dtype) -> list[Any]:
             return value
         if isinstance(value, list):
             return [cast(argument, item) for item in value]
+        if argument.name == "alpha" and target in _SUMS and result in HALF:
+            return _as_half(value, result)
         operand, to = argument.name in _OPERANDS and str(argument.type) != "int", dtype
         if operand and result in HALF:
             several = isinstance(value, jax.Array) and value.ndim > 0
@@ -117,7 +131,11 @@ def promote(node: fx.Node, args: list[Any], compute: torch.dtype) -> list[Any]:
         return value
 
     arguments = target._schema.arguments
-    return [cast(argument, value) for argument, value in zip(arguments, args, strict=False)]
+    named = {argument.name: argument for argument in arguments}
+    return (
+        [cast(argument, value) for argument, value in zip(arguments, args, strict=False)],
+        {name: cast(named[name], value) for name, value in kwargs.items()},
+    )
 
 
 def _as_half(value: Any, dtype: torch.dtype) -> Any:

@@ -1,7 +1,8 @@
 """The table of lowerings: ATen overload -> a jax function of that overload's own arguments.
 
-Two forms. A *row* is for an operator that is one jax call; a *body* is for the rest, its
-parameters named and ordered as in the ATen schema. `lookup` answers "can we, and how?" for both
+Two forms. A *row* is a line in a table: an overload, and a function of jax's own, a formula, or
+what a rule of the overload's whole family makes of one; a *body* is for the rest, its parameters
+named and ordered as in the ATen schema. `lookup` answers "can we, and how?" for both
 the cluster and the lower stage, so that they can't disagree.
 """
 
@@ -33,7 +34,7 @@ class Lowering:
     """Whether the driver promotes tensor arguments to one compute dtype and casts the result to
     the recorded dtype. None: yes exactly if torch tags the overload as pointwise."""
     row: bool = False
-    """Whether it is one jax call, registered by `rows`."""
+    """Whether it is a line in a table, registered by `rows`."""
     halves: bool = False
     """Whether the driver promotes to a half type where it otherwise does to float32: the function
     itself rounds after each step, as eager does here."""
@@ -55,16 +56,38 @@ def _add(lowering: Lowering) -> None:
     _table[overload] = lowering
 
 
-def rows(*pairs: tuple[OpOverload, Callable[..., Any]], promotes: bool | None = None) -> None:
-    """Register operators that are one jax call each.
+def rows(
+    *pairs: tuple[OpOverload, Callable[..., Any]],
+    when: When | None = None,
+    promotes: bool | None = None,
+    halves: bool = False,
+) -> None:
+    """Register operators that are a line each. The functions take the schema's arguments: those
+    by position under any name, keyword-only ones under theirs.
 
     Example: `rows((aten.neg.default, jnp.negative), (aten.relu.default, jax.nn.relu))`
 
     Raises:
-        ConfigError: an overload that is registered already, or that writes its arguments.
+        ConfigError: a function that can't be called so, a repeated or writing overload.
     """
     for overload, function in pairs:
-        _add(Lowering(overload, function, promotes=promotes, row=True))
+        _check_callable(overload, function)
+        _add(Lowering(overload, function, when, promotes, row=True, halves=halves))
+
+
+def _check_callable(overload: OpOverload, function: Callable[..., Any]) -> None:
+    arguments = overload._schema.arguments
+    for given in (arguments, [arg for arg in arguments if not arg.has_default_value()]):
+        positional = [arg for arg in given if not arg.kwarg_only]
+        named = {arg.name: arg for arg in given if arg.kwarg_only}
+        try:
+            inspect.signature(function).bind(*positional, **named)
+        except TypeError as error:
+            names = [arg.name for arg in given]
+            raise ConfigError(
+                f"the row of {overload} can't be called with {names}: {error}",
+                hint="take the schema's arguments, with its defaults",
+            ) from None
 
 
 def lowers(

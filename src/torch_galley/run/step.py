@@ -211,42 +211,81 @@ def _mover(
     """Return a function that brings inputs, but not parameters that lie where they lay.
 
     It gives arrays; with `execute` and `take` it goes on to the results: one function, since each
-    further one would be a tenth of a small network's call.
+    further one would be a tenth of a small network's call. As nothing reads the inputs after that,
+    it has memory of its own for small ones: to copy them there is quicker than to make an array.
     """
     places = list(kept)
     addresses = [address for address, _ in kept.values()]
     template = [kept[place][1] if place in kept else None for place in range(len(slots))]
-    others = [(place, slot.array) for place, slot in enumerate(slots) if place not in kept]
+    others = [(place, slot) for place, slot in enumerate(slots) if place not in kept]
+    copied = [(place, slot) for place, slot in others if slot.small and execute is not None]
+    viewed = [(place, slot.array) for place, slot in others if (place, slot) not in copied]
+    idle: list[list[tuple[int, _Slot, torch.Tensor, Any]]] = []
+    """Memory for small inputs that no call is using now: several threads may call."""
 
     def move(values: list[Any]) -> list[Any] | None:
         if [values[place].data_ptr() for place in places] != addresses:
             return None
         arrays = template.copy()
-        for place, bring in others:
-            array = bring(values[place])
+        for place, array_of in viewed:
+            array = array_of(values[place])
             if array is None:
                 return None
             arrays[place] = array
         if execute is None or take is None:
             return arrays
-        return [take(array) for array in execute(arrays)]
+        try:
+            copies = idle.pop()
+        except IndexError:
+            copies = [(place, slot, *slot.memory()) for place, slot in copied]
+        for place, slot, memory, array in copies:
+            if not slot.fits(values[place]):
+                return None
+            memory.copy_(values[place])
+            arrays[place] = array
+        results = [take(array) for array in execute(arrays)]
+        idle.append(copies)
+        return results
 
     return move
+
+
+_SMALL = 1 << 14
+"""Bytes that are copied in less time than it takes to make an array that views them."""
 
 
 class _Slot:
     """One input of a cluster: what it must be like, and the way to its array."""
 
-    __slots__ = ("_argument", "_engine", "_plain", "_shape", "_stride")
+    __slots__ = ("_argument", "_dtype", "_engine", "_plain", "_shape", "_stride", "small")
 
     def __init__(self, value: Any, argument: Argument, engine: Engine):
         self._argument = argument
         self._engine = engine
         self._shape = argument.spec.shape
-        self._stride = None if isinstance(value, OnDevice) else value.stride()
-        self._plain = (
-            isinstance(value, torch.Tensor) and value.is_contiguous() and 1 not in self._shape
+        self._stride = self._dtype = None
+        self._plain = self.small = False
+        if isinstance(value, torch.Tensor):
+            self._stride, self._dtype = value.stride(), value.dtype
+            self._plain = value.is_contiguous() and 1 not in self._shape
+            dense = argument.layout is None and value.is_contiguous()
+            self.small = value.is_cpu and dense and value.nbytes <= _SMALL and self.fits(value)
+
+    def fits(self, value: Any) -> bool:
+        """Whether a value is an ordinary tensor like the one this slot was made for."""
+        return (
+            type(value) is torch.Tensor
+            and value.stride() == self._stride
+            and value.shape == self._shape
+            and value.dtype is self._dtype
+            and not value.requires_grad
         )
+
+    def memory(self) -> tuple[torch.Tensor, Any]:
+        """Return new memory for such a value, as a tensor and as an array."""
+        with torch.inference_mode(False):  # so that it can be written outside that mode, too
+            tensor = torch.empty(self._shape, dtype=self._dtype, device="cpu")
+        return tensor, to_jax(tensor, None, self._engine)
 
     def array(self, value: Any) -> Any:
         """Return the array for a value, None if it is not like the one this slot was made for."""

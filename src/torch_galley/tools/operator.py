@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -81,12 +82,12 @@ def _place(lowering: Lowering) -> str:
     op = str(lowering.overload)
     if not lowering.row:
         return f"body {lowering.function.__name__}, {_source(lowering.function)}"
-    jax_name = _named(lowering.function)
+    pattern = re.compile(rf"\s*\({re.escape(op)}, (.*)\),(\s+#.*)?")
     for path in sorted(Path(families.__file__).parent.glob("*.py")):
         for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
-            if f"({op}," in line.replace(" ", ""):
-                return f"row {jax_name}, {path.relative_to(SOURCE)}:{number}"
-    return f"row {jax_name}"
+            if found := pattern.fullmatch(line):
+                return f"row {found[1]}, {path.relative_to(SOURCE)}:{number}"
+    return f"row {_named(lowering.function)}, {_source(lowering.function)}"
 
 
 def _named(function: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import math
 from collections.abc import Callable
 
 import pytest
@@ -57,7 +58,7 @@ def test_dead_results_are_not_computed(flushes: list[Flushed], xla: torch.device
 def test_too_much_pending_flushes_by_itself(
     flushes: list[Flushed], xla: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flush, "MAX_PENDING", 20)
+    monkeypatch.setattr(flush, "_LOOK", 1)
     monkeypatch.setattr(segment, "LENGTH", 6)
     monkeypatch.setattr(flush, "_told", False)
     x = torch.zeros(()).to(xla)
@@ -68,11 +69,57 @@ def test_too_much_pending_flushes_by_itself(
             total = total + 1
         return total
 
-    with pytest.warns(UserWarning, match="without a sync") as told:
+    with (
+        pytest.warns(UserWarning, match="20 operations without a sync") as told,
+        torch_galley.config(max_pending=20),
+    ):
         x = count()
     assert len(told) == 1
     assert [event.cause for event in flushes] == ["limit", "limit"]
     assert x.item() == 50
+
+
+def test_too_many_bytes_flush_by_themselves(
+    flushes: list[Flushed], xla: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flush, "_told", False)
+    monkeypatch.setattr(segment, "LENGTH", 1)
+    monkeypatch.setenv("GALLEY_MAX_PENDING_BYTES", "4000")
+    total = torch.zeros(100).to(xla)
+
+    def add() -> None:
+        for _ in range(22):  # 400 bytes each
+            total.add_(torch.ones(100).to(xla))
+
+    with pytest.warns(UserWarning, match="4,000 bytes without a sync") as told:
+        add()
+    assert len(told) == 1
+    assert [event.cause for event in flushes] == ["limit", "limit"]
+    assert total.tolist() == [22] * 100
+
+
+@pytest.mark.parametrize(("steps", "batch"), [(12, 4), (13, 4), (3, 5), (5, 1)])
+def test_a_program_for_each_batch_of_operations(steps: int, batch: int, xla: torch.device) -> None:
+    """R_xla = ceil(N / B) for N operations and a sync after each B; R_eager = N."""
+
+    def flushes(mode: str) -> float:
+        x = torch.zeros(3).to(xla)
+        torch_galley.sync()
+        torch_galley.reset_metrics()
+        with torch_galley.config(mode=mode):
+            for n in range(steps):
+                x = x + 1
+                if (n + 1) % batch == 0 and mode == "lazy":
+                    torch_galley.sync()
+        torch_galley.sync()
+        assert x.tolist() == [steps] * 3
+        found = torch_galley.metrics()
+        assert found["flushed_nodes"] == steps
+        assert found["flushes_read"] == 0
+        return found["flushes"]
+
+    assert flushes("lazy") == math.ceil(steps / batch)
+    assert flushes("eager") == flushes("blocking") == steps
 
 
 def test_views_alias(xla: torch.device) -> None:

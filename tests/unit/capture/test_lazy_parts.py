@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_galley
 from tests.unit.capture.alike import both
@@ -61,6 +65,45 @@ def test_compiled_functions_join_the_program(flushes: list[Flushed], xla: torch.
     torch.testing.assert_close(x.grad.cpu(), wanted.grad)
     torch.testing.assert_close(y.detach().cpu(), double(torch.arange(4.0)))
     assert len(flushes) == 1
+
+
+FACTORIES: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda x: torch.tensor([1.5, 2.5, 3.5], device=x.device),
+    lambda x: torch.tensor(2, device=x.device),
+    lambda x: torch.as_tensor([1, 2, 3], device=x.device, dtype=torch.float64),
+    lambda x: x.new_tensor([1, 2, 3]),
+    lambda x: x.new_tensor(x.shape),
+    lambda x: x.new_zeros(3),
+    lambda x: x.new_full((3,), 2.5),
+    lambda x: torch.scalar_tensor(1.5, device=x.device),
+    lambda x: torch.arange(3, device=x.device),
+    lambda x: torch.tensor([0, 2, 1]).to(x.device),
+    lambda x: x[[2, 0, 1]],
+    lambda x: x.clone().index_fill_(0, torch.tensor([1], device=x.device), 7.0),
+]
+
+
+@pytest.mark.parametrize("factory", FACTORIES)
+def test_new_tensors_under_dispatch_modes(
+    factory: Callable[[torch.Tensor], torch.Tensor], xla: torch.device
+) -> None:
+    """torch makes them with modes set aside: then a fallback kernel is out of its reach."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x + factory(x)
+
+    class Passing(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            return func(*args, **(kwargs or {}))
+
+    x = torch.arange(3.0)
+    wanted = program(x)
+    compiled = torch.compile(program, backend="galley", fullgraph=True)(x.to(xla))
+    with Passing():
+        passed = program(x.to(xla))
+    for given in (compiled, passed):
+        assert given.device == xla
+        torch.testing.assert_close(given.cpu(), wanted)
 
 
 def test_graph_breaks_leave_us_alone(xla: torch.device) -> None:

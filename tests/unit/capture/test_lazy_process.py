@@ -5,18 +5,27 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
 import torch_galley
-from torch_galley.capture.lazy import flush, storage
+from torch_galley.capture.lazy import storage
 from torch_galley.core.errors import CaptureError
-from torch_galley.core.events import ClusterCompiled, Event, Flushed, listen
+from torch_galley.core.events import (
+    ClusterCompiled,
+    ClusterLowered,
+    Event,
+    Flushed,
+    GraphBuilt,
+    PlanExecuted,
+    listen,
+)
 
 
 @pytest.fixture
@@ -118,16 +127,28 @@ def test_two_threads_trace_and_sync(xla: torch.device) -> None:
 
 
 FORK = """
-import os, warnings
+import os, threading, warnings
 warnings.simplefilter("error")
 import torch, torch_galley
+from torch_galley.capture.lazy import flush
 x = torch.ones(2, device=torch_galley.device()) + 1
 torch_galley.sync()
 y = x + 1
+step = torch_galley.jit(lambda: x + 1)
+held, over = threading.Event(), threading.Event()
+
+def hold():  # as a flush in another thread does
+    with flush.lock:
+        held.set()
+        over.wait()
+
+if HELD:
+    threading.Thread(target=hold).start()
+    held.wait()
 child = os.fork()
 if not child:
     assert (torch.ones(3) * 2).sum() == 6
-    for touch in (lambda: x + 1, lambda: x.cpu(), lambda: torch.ones(2, device="xla"),
+    for touch in (lambda: x + 1, lambda: x.cpu(), lambda: torch.ones(2, device="xla"), step,
                   torch_galley.sync):
         try:
             touch()
@@ -136,6 +157,7 @@ if not child:
         else:
             os._exit(3)
     os._exit(0)
+over.set()
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert y.tolist() == [3, 3]
 loader = torch.utils.data.DataLoader(torch.arange(6.0), batch_size=2, num_workers=1)
@@ -143,25 +165,79 @@ assert [batch.to("xla").sum().item() for batch in loader] == [1, 5, 9]
 """
 
 
-def test_a_fork_goes_on_with_the_cpu() -> None:
-    assert python(FORK) == ""
+@pytest.mark.parametrize("held", [False, True])
+def test_a_fork_goes_on_with_the_cpu(held: bool) -> None:
+    assert python(FORK.replace("HELD", str(held))) == ""
 
 
-def test_an_interrupted_compile_leaves_the_device_usable(
-    xla: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    x = torch.arange(5.0, device=xla)
-    y = x.cos() + 0.125
-    executor = flush._executor
+INTERRUPTED = [ClusterLowered, ClusterCompiled, GraphBuilt, PlanExecuted]
 
-    def interrupted(captured: object) -> object:
-        raise KeyboardInterrupt
 
-    monkeypatch.setattr(flush, "_executor", interrupted)
+def _interrupted_at(kind: type[Event], run: Callable[[], object]) -> None:
+    """Run something that Ctrl-C stops where events of a kind come from."""
+
+    def listener(event: Event) -> None:
+        if isinstance(event, kind):
+            stop()
+            signal.raise_signal(signal.SIGINT)
+
+    stop = listen(listener)
     with pytest.raises(KeyboardInterrupt):
-        torch_galley.sync()
-    monkeypatch.setattr(flush, "_executor", executor)
-    torch.testing.assert_close(y.cpu(), torch.arange(5.0).cos() + 0.125)
+        run()
+
+
+@pytest.mark.parametrize("kind", INTERRUPTED)
+def test_an_interrupt_leaves_the_device_usable(kind: type[Event], xla: torch.device) -> None:
+    n = 50 + INTERRUPTED.index(kind)  # a program of its own
+    x = torch.arange(float(n), device=xla)
+    y = (x.cos() * x.sin()).add_(x).mul_(0.5)
+    _interrupted_at(kind, torch_galley.sync)
+    here = torch.arange(float(n))
+    torch.testing.assert_close(y.cpu(), (here.cos() * here.sin()).add_(here).mul_(0.5))
+    torch.testing.assert_close((y + x).cpu(), y.cpu() + here)
+
+
+@pytest.mark.parametrize("kind", INTERRUPTED)
+def test_an_interrupted_step_is_as_if_not_called(kind: type[Event], xla: torch.device) -> None:
+    n = 60 + INTERRUPTED.index(kind)
+    total = torch.zeros(n, device=xla)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        total.add_(x * 2 + 1)
+        return total.sum() + torch.rand((), device=xla)
+
+    jitted, x = torch_galley.jit(step), torch.ones(n, device=xla)
+    torch.manual_seed(0)
+    drawn = torch.rand(2)
+    torch.manual_seed(0)
+    _interrupted_at(kind, lambda: jitted(x))
+    assert total.tolist() == [0] * n
+    assert jitted(x).item() == pytest.approx(3 * n + drawn[0].item())
+    _interrupted_at(PlanExecuted, lambda: jitted(x))
+    assert total.tolist() == [3] * n
+    jitted(x)
+    assert total.tolist() == [6] * n
+
+
+def test_two_threads_share_a_step(xla: torch.device) -> None:
+    failures: list[BaseException] = []
+
+    def run(jitted: Callable[[torch.Tensor], torch.Tensor], seed: int) -> None:
+        try:
+            for turn in range(8):
+                x = torch.full((3 + turn % 2,), float(seed), device=xla)
+                assert jitted(x + turn).tolist() == [2.0 * (seed + turn)] * (3 + turn % 2)
+                assert (x * 3).sum().item() == 3 * seed * (3 + turn % 2)
+        except BaseException as error:
+            failures.append(error)
+
+    double = torch_galley.jit(lambda x: x * 2)
+    threads = [threading.Thread(target=run, args=(double, seed)) for seed in (1, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
 
 
 def test_nothing_is_kept_of_what_is_gone(xla: torch.device) -> None:
@@ -180,6 +256,50 @@ def test_nothing_is_kept_of_what_is_gone(xla: torch.device) -> None:
     torch_galley.sync()
     del x, row
     assert held() == before
+
+
+ENDLESS = """
+import os, warnings
+import torch, torch_galley
+from torch_galley.core.events import Flushed, listen
+
+warnings.simplefilter("ignore", UserWarning)  # too much was recorded without a sync
+ran, sizes, turn = 0, [], 0
+
+def count(event):
+    global ran
+    ran += event.nodes if isinstance(event, Flushed) else 0
+
+listen(count)
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+x = torch.zeros(256, 256).to(torch_galley.device())
+while ran < 120_000:
+    row = x[turn % 4]
+    row += 1
+    x.view(-1)[3:9000].mul_(0.5)
+    x[:, ::2].t().clamp_(max=2)
+    y = x.t().contiguous()
+    x.copy_(y)
+    x[1:3, 5:] = y[4:6, 5:]
+    turn += 1
+    if EVERY and turn % EVERY == 0:
+        torch_galley.sync()
+    if ran >= 20_000 * (len(sizes) + 1):
+        sizes.append(resident())
+print(ran, (sizes[-1] - sizes[0]) / 2**20)
+"""
+
+
+@pytest.mark.slow  # 20 to 40 s each
+@pytest.mark.parametrize("every", [0, 20])
+def test_memory_is_flat_over_100_000_operations(every: int) -> None:
+    ran, grown = map(float, python(ENDLESS.replace("EVERY", str(every))).split())
+    assert ran >= 120_000
+    assert grown < 16  # MiB; a tensor kept in each turn would be 900, 400 bytes a step 40
 
 
 def test_import_leaves_torch_as_it_was() -> None:

@@ -29,7 +29,7 @@ def test_a_body(capsys):
 
 def test_a_row_has_its_line():
     detail = supported(aten.neg.default).detail
-    assert detail.startswith("row jax.numpy.negative, torch_galley/ops/aten/elementwise.py:")
+    assert detail.startswith("row jnp.negative, torch_galley/ops/aten/elementwise.py:")
     path, _, number = detail.rpartition(", ")[2].rpartition(":")
     line = (operator.SOURCE / path).read_text("utf-8").splitlines()[int(number) - 1]
     assert "aten.neg.default" in line

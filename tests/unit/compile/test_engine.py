@@ -16,7 +16,7 @@ from torch_galley.compile import client
 from torch_galley.compile import engine as engines
 from torch_galley.core.config import current
 from torch_galley.core.errors import CompileError, LoweringError, RunError
-from torch_galley.core.spec import TensorSpec
+from torch_galley.core.spec import TensorSpec, wide_types
 from torch_galley.lower.driver import Argument, lower
 from torch_galley.ops import registry
 from torch_galley.pipeline import executables
@@ -164,3 +164,31 @@ def test_threads_that_come_first_together_get_one_engine():
         thread.join()
     assert len(set(map(id, found))) == 1
     executables().clear()
+
+
+def test_donated_memory_is_reused_only_if_it_is_xlas_own():
+    """What docs/decisions/0011-no-donation.md rests on."""
+    own = engines.OwnEngine()
+    with wide_types():
+        spec = jax.ShapeDtypeStruct((4096,), "float32")
+        stage = jax.jit(lambda x: (x * 2,), donate_argnums=(0,)).lower(spec)
+    program = own.compile(stage, {})
+    assert program.memory().alias_size_in_bytes == 4 * 4096
+    alignment = torch.ones(4096 + 16).data_ptr() % 64
+    tensor = torch.ones(4096 + 16)[(64 - alignment) % 64 // 4 :][:4096]
+
+    def reuses(array):
+        memory = array.unsafe_buffer_pointer()
+        result = program.run([array])[0]
+        return result, result.unsafe_buffer_pointer() == memory
+
+    viewed = own.bring(tensor)
+    result, reused = reuses(viewed)
+    assert (tensor.sum(), reused) == (4096, False)
+    exported = own.take(result)
+    result, reused = reuses(result)
+    assert (exported.sum(), reused) == (2 * 4096, False)
+    again, reused = reuses(own.bring(own.take(result)))
+    assert not reused
+    last, reused = reuses(again)
+    assert (own.take(last).sum(), reused) == (16 * 4096, True)

@@ -28,6 +28,8 @@ TWINS = {
     "check_indices": ("0", False),
     "cache_size": ("3", 3),
     "mode": ("blocking", "blocking"),
+    "max_pending": ("50", 50),
+    "max_pending_bytes": ("4000000000", 4_000_000_000),
     "dump_dir": ("out/here", "out/here"),
 }
 

@@ -44,3 +44,16 @@ def test_a_number_on_either_side(galley, dtype):
 def test_ldexp_rounds_the_power(galley, dtype):
     equal(galley, lambda x, y: (torch.ldexp(x, y),), numbers(dtype), torch.arange(2000) % 60 - 30)
     equal(galley, lambda x, y: (torch.ldexp(x, y),), numbers(dtype), numbers(dtype).round())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("alpha", [0.3, 3, -1.7])
+def test_sums_round_alpha_and_then_once(galley, dtype, alpha):
+    """As eager's vectorised loop; a tail, and what has gaps, eager rounds after each step."""
+
+    def sums(x, y):
+        functions = torch.add, torch.sub, torch.rsub
+        return [f(x, z, alpha=alpha) for f in functions for z in (y, 1.7, y[:1])]
+
+    x = numbers(dtype)[:1920]  # a multiple of any vector's length
+    equal(galley, sums, x, x.flip(0))

@@ -42,3 +42,31 @@ def test_unary(galley, name, dtype):
         imag = torch.where(uncertain, -z.imag, wanted.imag)
         wanted = torch.complex(wanted.real, imag)
     parts_alike(wanted, galley(function)(z))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize("alpha", [1, 2, -0.5, 1 + 2j])
+@pytest.mark.parametrize("function", [torch.add, torch.sub, torch.rsub])
+def test_sums_multiply_by_alpha_also_if_it_is_1(galley, function, alpha, dtype):
+    z = grid(dtype)
+    x, y = z.repeat(len(z)), z.repeat_interleave(len(z))
+
+    def sums(x, y):
+        return function(x, y, alpha=alpha), function(x, 2.5 + 1j, alpha=alpha)
+
+    for wanted, given in zip(sums(x, y), galley(sums)(x, y), strict=True):
+        parts_alike(wanted, given)
+
+
+def test_neg_turns_the_sign_of_every_part(galley):
+    """As eager's loop over single elements does; its vectorised one turns no zeros."""
+    z = grid(torch.complex64)
+    single = torch.cat([torch.neg(part) for part in z.split(1)])
+    parts_alike(single, galley(torch.neg)(z))
+
+
+def test_an_infinite_sine_beside_a_nan_is_positive(galley):
+    z = torch.tensor([complex(a, b) for a in (math.inf, math.nan) for b in (math.inf, -math.inf)])
+    sine = galley(torch.sin)(z)
+    assert sine.real.isnan().all()
+    assert (sine.imag == math.inf).all()

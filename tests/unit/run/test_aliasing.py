@@ -27,6 +27,27 @@ def test_caller_writes_an_input_right_after_the_call(galley):
         torch.testing.assert_close(given, wanted, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("size", [4, 400])  # 4: copied to memory of ours; 400: too large for that
+def test_calls_with_inputs_of_all_kinds_in_turn(galley, size):
+    def function(x):
+        return x.sum(0), x * 2
+
+    compiled = galley(function, dynamic=False)
+    x = torch.randn(size, size, dtype=torch.complex64)
+    with torch.inference_mode():
+        inference = x + 1
+    kinds = [x, x.clone(), x.conj(), x.mT, torch.nn.Parameter(x), x.clone().requires_grad_()]
+    kinds += [inference, x.imag, x[:1], x[::2], x.to(torch.complex128)]
+    with torch.no_grad(), torch._dynamo.config.patch(recompile_limit=len(kinds)):
+        wanted = [function(value) for value in kinds * 3]
+        given = [compiled(value) for value in kinds * 3]
+    assert torch_galley.metrics()["executions"] == len(given)
+    torch.testing.assert_close(given, wanted)
+    assert [r.stride() for pair in given for r in pair] == [
+        r.stride() for pair in wanted for r in pair
+    ]
+
+
 def test_parameter_stepped_in_place_and_rebound(galley):
     parameter = torch.nn.Parameter(torch.ones(4))
     compiled = galley(lambda: parameter * 2)

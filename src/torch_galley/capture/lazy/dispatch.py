@@ -329,15 +329,15 @@ def install() -> list[torch.library.Library]:
     """Make `call` the kernel of the device; return what must be kept alive.
 
     Structured operators have a kernel for all devices that calls their out= form, and those on
-    lists one that loops; they are registered one by one so that they arrive whole.
+    lists one that loops; they are registered one by one so that they arrive whole. So are those of
+    SPECIAL: torch.tensor sets dispatch modes aside, and then torch can't call a fallback.
     """
     _hide_from_dynamo()
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(call, "PrivateUse1")
     own = torch.library.Library("aten", "IMPL")
     for op in {*_WHOLE, *SPECIAL, *_whole()}:
-        if op is not aten._copy_from.default and op is not aten._local_scalar_dense.default:
-            own.impl(op, functools.partial(call, op), "PrivateUse1")
+        own.impl(op, functools.partial(call, op), "PrivateUse1")
     for key in ("Conjugate", "Negative"):
         # torch resolves such a tensor by copying it: without this, by calling itself for ever.
         own.impl("_copy_from", torch.library.fallthrough_kernel, key)

@@ -20,17 +20,15 @@ from torch_galley.capture.lazy.place import site_of, user_frames
 from torch_galley.capture.lazy.region import memory_order
 from torch_galley.capture.lazy.segment import segments
 from torch_galley.capture.lazy.trace import Program, Value, made
-from torch_galley.core.config import Config, current, mode
+from torch_galley.core.config import Config, current, setting
 from torch_galley.core.errors import CaptureError
 from torch_galley.core.events import Flushed, Warned, emit
 
 Execute = Callable[[list[Any]], Sequence[Any]]
 Executor = Callable[[Captured], Execute]
 
-MAX_PENDING = 8_000
-"""Steps recorded without a flush after which one happens by itself."""
-MAX_PENDING_BYTES = 2**31
-"""Bytes brought to the device without a flush after which one happens by itself."""
+_LOOK = 16
+"""Steps after which it is looked whether there are too many: looking costs a third of a step."""
 _FAMILIES = 512
 
 lock = threading.RLock()
@@ -39,6 +37,8 @@ _executor: Executor | None = None
 _before = 0
 """Steps recorded before the present program."""
 _brought = 0
+_look = 0
+"""How many steps there must be for the next look."""
 _endless = False
 """Whether there was too much since the last sync or read, so that it runs in pieces."""
 _told = False
@@ -84,7 +84,7 @@ def count_brought(tensor: torch.Tensor) -> None:
     """Note memory that was brought to the device, and flush if pending steps may hold too much."""
     global _brought
     _brought += tensor.nbytes
-    if _brought >= MAX_PENDING_BYTES:
+    if _brought >= setting("max_pending_bytes"):
         _at_limit(f"{_brought:,} bytes")
 
 
@@ -111,13 +111,16 @@ def _at_limit(what: str) -> None:
 
 def after_call() -> None:
     """Run what an operator call recorded if the mode is not lazy, or if there is too much."""
+    global _look
     recorded = made() - _before
     if _tracing:
         return
-    if recorded >= MAX_PENDING:
-        _at_limit(f"{recorded:,} operations")
-    elif recorded and (now := mode()) != "lazy":
+    if recorded and (now := setting("mode")) != "lazy":
         flush(now)
+    elif made() >= _look:
+        _look = made() + _LOOK
+        if recorded >= setting("max_pending"):
+            _at_limit(f"{recorded:,} operations")
 
 
 def trace(on: bool) -> None:
@@ -212,11 +215,8 @@ def _salvage(wanted: Sequence[Value]) -> None:
 
 
 def _execute(program: Program, config: Config) -> Sequence[torch.Tensor]:
-    family = _family(program, config)
-    inputs = [value.tensor for value in program.inputs]
-    packed = pack([program.numbers[i] for i in sorted(family.varying)])
-    assert family.plan is not None
-    return execute(family.plan, [*inputs, *packed])
+    plan = plan_of(program, config)
+    return execute(plan, [value.tensor for value in program.inputs])
 
 
 def execute(plan: Execute, inputs: list[Any]) -> Sequence[torch.Tensor]:
@@ -225,9 +225,12 @@ def execute(plan: Execute, inputs: list[Any]) -> Sequence[torch.Tensor]:
         return plan(inputs)
 
 
-def plan_of(program: Program) -> Execute:
-    """Return a plan for a program, its numbers constants."""
-    return _build(program, current(), set())
+def plan_of(program: Program, config: Config) -> Execute:
+    """Return a plan for a program, its numbers given, that shares what is compiled with others."""
+    family = _family(program, config)
+    plan, packed = family.plan, pack([program.numbers[i] for i in sorted(family.varying)])
+    assert plan is not None
+    return lambda inputs: plan([*inputs, *packed])
 
 
 def _family(program: Program, config: Config) -> _Family:

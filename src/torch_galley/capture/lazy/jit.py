@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import gc
+import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,16 +19,23 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from torch_galley.capture.lazy import flush as flushing
-from torch_galley.capture.lazy import storage
+from torch_galley.capture.lazy import guard, storage
 from torch_galley.capture.lazy.place import site_of, user_frames
 from torch_galley.capture.lazy.storage import Contents, Layout
 from torch_galley.capture.lazy.trace import Program, Value
 from torch_galley.capture.lazy.watch import Watch
 from torch_galley.core.config import current
 from torch_galley.core.errors import CaptureError
+from torch_galley.core.events import Warned, emit
 
 _MAX_ATTEMPTS = 3
 """Calls in a row that may leave new tensors behind, as an optimizer's first step does."""
+_MAX_KEPT = 64
+"""Kinds of arguments that are remembered."""
+_MAX_ALIKE = 4
+"""Calls of each kind that are remembered, which differ in what the step reaches otherwise."""
+_TOLD_AFTER = 8
+"""Calls in a row that are recorded because some object has changed, after which one is told."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,12 @@ class _Traced:
     written: list[_Written]
     results: list[Any]
     spec: TreeSpec
+    state: guard.State
+    """The objects that the step could reach when the call began."""
+    aside: dict[int, Contents]
+    """What the step comes to otherwise than by an argument, by identity."""
+    both: dict[int, Contents]
+    """What of that an argument showed as well, by the argument's place."""
 
 
 class Jitted:
@@ -85,8 +100,9 @@ class Jitted:
     def __init__(self, function: Callable[..., Any]):
         functools.update_wrapper(self, function, updated=())
         self._function = function
-        self._traced: dict[Any, _Traced] = {}
+        self._traced: OrderedDict[Any, list[_Traced]] = OrderedDict()
         self._attempts = 0
+        self._changes = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step, tracing it if it was not called with such arguments before.
@@ -99,14 +115,33 @@ class Jitted:
             if flushing.tracing():  # a step within a step is part of it
                 return self._function(*args, **kwargs)
             flushing.flush("jit")
-            key = (spec, current(), torch.is_grad_enabled(), *map(_guard, leaves), _shared(leaves))
-            traced = self._traced.get(key)
-            if traced is not None and _still_there(traced, leaves):
-                return _replay(traced, leaves)
+            key = (spec, current(), guard.settings(), *map(_guard, leaves), _shared(leaves))
+            known = self._traced.get(key, [])
+            changed = None
+            for traced in known:
+                changed = traced.state.changed()
+                if changed is None and _still_there(traced, leaves):
+                    self._changes = 0
+                    return _replay(traced, leaves)
+            if changed is not None:
+                self._note_change(changed)
             return self._trace(key, args, kwargs, leaves)
+
+    def _note_change(self, what: str) -> None:
+        """Tell once that the step's Python runs at every call, and why."""
+        self._changes += 1
+        if self._changes == _TOLD_AFTER:
+            message = (
+                f"jit: {what} is another at every call, so that each call is recorded anew; let "
+                "the step read it from an xla tensor, or don't change it"
+            )
+            emit(Warned(message))
+            warnings.warn(message, stacklevel=3)
 
     def _trace(self, key: Any, args: Any, kwargs: Any, leaves: list[Any]) -> Any:
         before = _before(leaves)
+        objects = [x for x in leaves if not isinstance(x, torch.Tensor) or _gathers(x)]
+        state = guard.State([self._function, *objects])
         draws = torch.get_rng_state()
         flushing.trace(True)
         try:
@@ -119,7 +154,8 @@ class Jitted:
                 leaf.detach() if _ours(leaf) and leaf.grad_fn is not None else leaf
                 for leaf in found
             ]
-            traced, kept = _made(before, found, spec, leaves)
+            traced, kept = _made(before, found, spec, leaves, state)
+            state.note_grads()
         except BaseException:
             flushing.trace(False)
             torch.set_rng_state(draws)
@@ -136,8 +172,16 @@ class Jitted:
                 )
         else:
             self._attempts = 0
-            self._traced[key] = traced
+            self._keep(key, traced)
         return tree_unflatten(found, spec)
+
+    def _keep(self, key: Any, traced: _Traced) -> None:
+        """Remember a trace, and forget the oldest of the others."""
+        alike = self._traced.setdefault(key, [])
+        alike[:] = [traced, *alike[: _MAX_ALIKE - 1]]
+        self._traced.move_to_end(key)
+        while len(self._traced) > _MAX_KEPT:
+            self._traced.popitem(last=False)
 
 
 def _ours(leaf: Any) -> bool:
@@ -159,6 +203,12 @@ def _guard(leaf: Any) -> Any:
         raise CaptureError(
             f"jit: an argument is on {leaf.device}", hint="move it with .to('xla') before the call"
         )
+    if leaf.grad_fn is not None and torch.is_grad_enabled():
+        raise CaptureError(
+            "jit: an argument comes from a computation that gradients could go back through, "
+            "which a call without Python could not do",
+            hint="pass it with .detach(), or compute it in the step",
+        )
     layout = _layout(storage.contents_of(leaf))
     return (
         Layout.of(leaf),
@@ -167,7 +217,13 @@ def _guard(leaf: Any) -> Any:
         leaf.is_conj(),
         leaf.is_neg(),
         layout,
+        id(leaf) if _gathers(leaf) else None,  # its gradient is not another's
     )
+
+
+def _gathers(tensor: torch.Tensor) -> bool:
+    """Whether a backward would leave a gradient in a tensor."""
+    return tensor.requires_grad and tensor.is_leaf
 
 
 def _layout(contents: Contents) -> tuple[Any, ...]:
@@ -207,7 +263,11 @@ def _undo(before: dict[int, tuple[_Slot, Value]]) -> None:
 
 
 def _made(
-    before: dict[int, tuple[_Slot, Value]], found: list[Any], spec: TreeSpec, leaves: list[Any]
+    before: dict[int, tuple[_Slot, Value]],
+    found: list[Any],
+    spec: TreeSpec,
+    leaves: list[Any],
+    state: guard.State,
 ) -> tuple[_Traced, int]:
     """Run what was recorded, and return it as a _Traced, and how many tensors it left behind."""
     returned = {id(storage.contents_of(leaf)) for leaf in found if _ours(leaf)}
@@ -239,13 +299,21 @@ def _made(
     ]
     place = {id(contents): i for i, (contents, _) in enumerate(sinks)}
     results = [_shown(leaf, before, place) if _ours(leaf) else leaf for leaf in found]
+    sources = [by_value.get(key) or v.redraw or v.tensor for key, v in given.items()]
+    slots = [*(s for s in sources if isinstance(s, _Slot)), *(w.slot for w in written if w.slot)]
+    aside = [*state.contents, *(slot.contents for slot in slots if slot.argument is None)]
+    by_id = {id(contents): contents for contents in aside}
+    arguments = {i: storage.contents_of(x) for i, x in enumerate(leaves) if _ours(x)}
     traced = _Traced(
-        flushing.plan_of(program),
+        flushing.plan_of(program, current()),
         len(program.inputs),
-        [by_value.get(key) or v.redraw or v.tensor for key, v in given.items()],
+        sources,
         written,
         results,
         spec,
+        state,
+        by_id,
+        {i: contents for i, contents in arguments.items() if id(contents) in by_id},
     )
     flushing.store(program, flushing.execute(traced.plan, [v.tensor for v in program.inputs]))
     return traced, kept
@@ -274,7 +342,12 @@ def _contents(slot: _Slot, leaves: list[Any]) -> Contents:
 
 
 def _still_there(traced: _Traced, leaves: list[Any]) -> bool:
-    """Whether every storage that a trace refers to is there and lies as it did."""
+    """Whether every storage that a trace refers to is there, lies as it did, and is no other's."""
+    for i, leaf in enumerate(leaves):
+        if _ours(leaf):
+            contents = storage.contents_of(leaf)
+            if traced.both.get(i) is not (contents if id(contents) in traced.aside else None):
+                return False
     slots = [source for source in traced.sources if isinstance(source, _Slot)]
     live = set(map(id, storage.all_contents()))
     for slot in (*slots, *(w.slot for w in traced.written if w.slot is not None)):

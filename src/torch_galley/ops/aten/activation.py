@@ -11,37 +11,29 @@ from jax import lax
 
 from torch_galley.core.spec import XLA_DTYPE
 from torch_galley.ops.aten import complex_math
+from torch_galley.ops.aten.cast import number
+from torch_galley.ops.aten.complex_math import either
 from torch_galley.ops.aten.reduce import axis_of
-from torch_galley.ops.registry import lowers
+from torch_galley.ops.registry import lowers, rows
 
 aten = torch.ops.aten
 
 
-@lowers(aten.relu.default)
-def relu(self):
-    return jnp.where(self < 0, 0, self)  # keeps NaN and -0.0
+rows(
+    (aten.relu.default, lambda self: jnp.where(self < 0, 0, self)),  # keeps NaN and -0.0
+    (aten.sigmoid.default, either(lax.logistic, complex_math.sigmoid)),
+    (aten.sigmoid_backward.default, lambda grad, out: grad * jnp.conj((1 - out) * out)),
+    (aten.tanh_backward.default, lambda grad, out: grad * jnp.conj(1 - out * out)),
+    (aten.silu.default, jax.nn.silu),
+    (aten.leaky_relu.default, lambda x, slope=0.01: jnp.where(x > 0, x, x * slope)),
+    (aten.threshold.default, lambda x, limit, value: jnp.where(x <= limit, number(value, x), x)),
+    (aten.threshold_backward.default, lambda grad, x, limit: jnp.where(x <= limit, 0, grad)),
+)
 
 
-@lowers(aten.sigmoid.default)
-def sigmoid(self):
-    if jnp.iscomplexobj(self):
-        return complex_math.reciprocal(1 + complex_math.exp(-self))
-    return lax.logistic(self)
-
-
-@lowers(aten.sigmoid_backward.default)
-def sigmoid_backward(grad_output, output):
-    return grad_output * jnp.conj((1 - output) * output)
-
-
-@lowers(aten.tanh_backward.default)
-def tanh_backward(grad_output, output):
-    return grad_output * jnp.conj(1 - output * output)
-
-
-@lowers(aten.silu.default)
-def silu(self):
-    return self * lax.logistic(self)
+@lowers(aten.leaky_relu_backward.default, promotes=True)
+def leaky_relu_backward(grad_output, self, negative_slope, self_is_result):
+    return jnp.where(self > 0, grad_output, grad_output * negative_slope)
 
 
 @lowers(aten.silu_backward.default)
@@ -50,29 +42,9 @@ def silu_backward(grad_output, self):
     return grad_output * gate * (1 + self * (1 - gate))
 
 
-@lowers(aten.leaky_relu.default)
-def leaky_relu(self, negative_slope=0.01):
-    return jnp.where(self > 0, self, self * negative_slope)
-
-
-@lowers(aten.leaky_relu_backward.default, promotes=True)
-def leaky_relu_backward(grad_output, self, negative_slope, self_is_result):
-    return jnp.where(self > 0, grad_output, grad_output * negative_slope)
-
-
 @lowers(aten.elu.default)
 def elu(self, alpha=1, scale=1, input_scale=1):
     return jnp.where(self > 0, self * scale, jnp.expm1(self * input_scale) * (alpha * scale))
-
-
-@lowers(aten.threshold.default)
-def threshold(self, threshold, value):
-    return jnp.where(self <= threshold, jnp.asarray(value, self.dtype), self)
-
-
-@lowers(aten.threshold_backward.default)
-def threshold_backward(grad_output, self, threshold):
-    return jnp.where(self <= threshold, 0, grad_output)
 
 
 _TANH_SCALE = math.sqrt(2 / math.pi)
@@ -110,34 +82,45 @@ def _shifted(x: jax.Array, axis: int | None) -> jax.Array:
     return x - jnp.max(x, axis, keepdims=True) if x.size else x
 
 
-@lowers(aten._softmax.default)
-def softmax(self, dim, half_to_float):
-    axis = axis_of(self, dim) if self.ndim else None
-    powers = jnp.exp(_shifted(_opened(self), axis))
-    result = powers / jnp.sum(powers, axis, keepdims=True)
-    return result.astype(jnp.float32 if half_to_float else self.dtype)
+def _softmax(x, axis):
+    powers = jnp.exp(_shifted(x, axis))
+    return powers / jnp.sum(powers, axis, keepdims=True)
 
 
-@lowers(aten._log_softmax.default)
-def log_softmax(self, dim, half_to_float):
-    axis = axis_of(self, dim) if self.ndim else None
-    shifted = _shifted(_opened(self), axis)
-    result = shifted - jnp.log(jnp.sum(jnp.exp(shifted), axis, keepdims=True))
-    return result.astype(jnp.float32 if half_to_float else self.dtype)
+def _log_softmax(x, axis):
+    shifted = _shifted(x, axis)
+    return shifted - jnp.log(jnp.sum(jnp.exp(shifted), axis, keepdims=True))
 
 
-@lowers(aten._softmax_backward_data.default)
-def softmax_backward(grad_output, output, dim, input_dtype):
-    axis = axis_of(output, dim) if output.ndim else None
-    grad, result = _opened(grad_output), _opened(output)
+def _forward(function):
+    def forward(self, dim, half_to_float):
+        axis = axis_of(self, dim) if self.ndim else None
+        return function(_opened(self), axis).astype(jnp.float32 if half_to_float else self.dtype)
+
+    return forward
+
+
+def _softmax_gradient(grad, result, axis):
     weighted = grad * result
-    found = weighted - result * jnp.sum(weighted, axis, keepdims=True)
-    return found.astype(XLA_DTYPE[input_dtype])
+    return weighted - result * jnp.sum(weighted, axis, keepdims=True)
 
 
-@lowers(aten._log_softmax_backward_data.default)
-def log_softmax_backward(grad_output, output, dim, input_dtype):
-    axis = axis_of(output, dim) if output.ndim else None
-    grad, result = _opened(grad_output), _opened(output)
-    found = grad - jnp.exp(result) * jnp.sum(grad, axis, keepdims=True)
-    return found.astype(XLA_DTYPE[input_dtype])
+def _log_softmax_gradient(grad, result, axis):
+    return grad - jnp.exp(result) * jnp.sum(grad, axis, keepdims=True)
+
+
+def _backward(function):
+    def backward(grad_output, output, dim, input_dtype):
+        axis = axis_of(output, dim) if output.ndim else None
+        found = function(_opened(grad_output), _opened(output), axis)
+        return found.astype(XLA_DTYPE[input_dtype])
+
+    return backward
+
+
+rows(
+    (aten._softmax.default, _forward(_softmax)),
+    (aten._log_softmax.default, _forward(_log_softmax)),
+    (aten._softmax_backward_data.default, _backward(_softmax_gradient)),
+    (aten._log_softmax_backward_data.default, _backward(_log_softmax_gradient)),
+)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 
 from torch_galley.ops.half import wide
-from torch_galley.ops.registry import lowers
+from torch_galley.ops.registry import lowers, rows
 
 aten = torch.ops.aten
 
@@ -56,16 +58,6 @@ def _backward(grad, x, rank):
     sizes = grad.shape[-rank:]
     pull = jax.vjp(lambda x: _average_all(x, sizes), wide(x))[1]
     return pull(wide(grad))[0].astype(x.dtype)
-
-
-@lowers(aten._adaptive_avg_pool2d_backward.default)
-def adaptive_avg_pool2d_backward(grad_output, self):
-    return _backward(grad_output, self, 2)
-
-
-@lowers(aten._adaptive_avg_pool3d_backward.default)
-def adaptive_avg_pool3d_backward(grad_output, self):
-    return _backward(grad_output, self, 3)
 
 
 @lowers(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
@@ -117,11 +109,9 @@ def _max_backward(grad, x, indices, rank):
     return flat.reshape(x.shape).astype(x.dtype)
 
 
-@lowers(aten.adaptive_max_pool2d_backward.default)
-def adaptive_max_pool2d_backward(grad_output, self, indices):
-    return _max_backward(grad_output, self, indices, 2)
-
-
-@lowers(aten.adaptive_max_pool3d_backward.default)
-def adaptive_max_pool3d_backward(grad_output, self, indices):
-    return _max_backward(grad_output, self, indices, 3)
+rows(
+    (aten._adaptive_avg_pool2d_backward.default, partial(_backward, rank=2)),
+    (aten._adaptive_avg_pool3d_backward.default, partial(_backward, rank=3)),
+    (aten.adaptive_max_pool2d_backward.default, partial(_max_backward, rank=2)),
+    (aten.adaptive_max_pool3d_backward.default, partial(_max_backward, rank=3)),
+)

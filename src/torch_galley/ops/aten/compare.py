@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import torch
 
-from torch_galley.ops.registry import lowers, rows
+from torch_galley.ops.registry import rows
 
 aten = torch.ops.aten
 
@@ -30,9 +30,5 @@ rows(
     (aten.isnan.default, jnp.isnan),
     (aten.isinf.default, jnp.isinf),
     (aten.isfinite.default, jnp.isfinite),
+    (aten.signbit.default, jnp.signbit),
 )
-
-
-@lowers(aten.signbit.default)
-def signbit(self):
-    return jnp.signbit(self) if jnp.issubdtype(self.dtype, jnp.floating) else self < 0

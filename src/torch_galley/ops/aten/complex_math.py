@@ -20,6 +20,18 @@ Parts = tuple[jax.Array, jax.Array]
 """Real and imaginary part."""
 
 
+def either(
+    real: Callable[[jax.Array], jax.Array], of_complex: Callable[[jax.Array], jax.Array]
+) -> Callable[[jax.Array], jax.Array]:
+    """Return a function that is `real` for real numbers and `of_complex` for complex ones."""
+
+    @wraps(real)
+    def function(x: jax.Array) -> jax.Array:
+        return of_complex(x) if jnp.iscomplexobj(x) else real(x)
+
+    return function
+
+
 def _through_double(function: Callable[..., Parts]) -> Callable[..., jax.Array]:
     """Make a function of parts one of complex arrays, computed in double precision."""
 
@@ -49,6 +61,13 @@ def _choose(value: Parts, *cases: tuple[jax.Array, Any, Any]) -> Parts:
 
 
 # Arithmetic
+
+
+def scaled(z: jax.Array, factor: complex) -> jax.Array:
+    """Return z * factor, also by the formula where the factor is 1 and XLA would leave it out:
+    0 * infinity is NaN, and 0.0 - 0.0 is 0.0."""
+    a, b, c, d = jnp.real(z), jnp.imag(z), complex(factor).real, complex(factor).imag
+    return lax.complex(a * c - b * d, a * d + b * c)
 
 
 def divide(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -131,6 +150,10 @@ def _exp(a: jax.Array, b: jax.Array) -> Parts:
 
 
 exp = _through_double(_exp)
+
+
+def sigmoid(z: jax.Array) -> jax.Array:
+    return reciprocal(1 + exp(-z))
 
 
 def exp2(z: jax.Array) -> jax.Array:
@@ -275,8 +298,15 @@ def cos(a: jax.Array, b: jax.Array) -> Parts:
     return _cosh(-b, a)
 
 
+@_through_double
+def sin(a: jax.Array, b: jax.Array) -> Parts:
+    """C leaves open which sign an infinity beside a NaN has; its libraries take the positive."""
+    lost = ~jnp.isfinite(a)
+    return _choose(_turned(_sinh)(a, b), (lost & jnp.isinf(b), jnp.nan, jnp.inf))
+
+
 sinh, cosh, tanh = map(_through_double, (_sinh, _cosh, _tanh))
-sin, tan = map(_through_double, map(_turned, (_sinh, _tanh)))
+tan = _through_double(_turned(_tanh))
 
 
 # Inverse functions, by Kahan's formulas: real functions of the roots of 1 - z and 1 + z

@@ -11,7 +11,7 @@ from jax import lax
 
 from torch_galley.core.spec import XLA_DTYPE
 from torch_galley.ops.aten.cast import number
-from torch_galley.ops.registry import lowers
+from torch_galley.ops.registry import lowers, rows
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -51,19 +51,16 @@ def scalar_tensor(s, *, dtype=None, **unused):
     return filled((), s, dtype or _float())
 
 
-@lowers(aten.empty.memory_format, aten._efficientzerotensor.default)
-def empty(size, *, dtype=None, **unused):
+def _zeros(size, *layout, dtype=None, **unused):
     return filled(size, 0, dtype or _float())
 
 
-@lowers(aten.empty_strided.default)
-def empty_strided(size, stride, *, dtype=None, **unused):
-    return filled(size, 0, dtype or _float())
-
-
-@lowers(aten.empty_permuted.default)
-def empty_permuted(size, physical_layout, *, dtype=None, **unused):
-    return filled(size, 0, dtype or _float())
+rows(
+    (aten.empty.memory_format, _zeros),
+    (aten.empty_strided.default, _zeros),
+    (aten.empty_permuted.default, _zeros),
+    (aten._efficientzerotensor.default, _zeros),
+)
 
 
 @lowers(aten.new_empty_strided.default)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import wraps
 
-import jax
 import jax.numpy as jnp
 import torch
 from jax import lax
 
 from torch_galley.ops.aten import complex_math
 from torch_galley.ops.aten.cast import number
+from torch_galley.ops.aten.complex_math import either
 from torch_galley.ops.check import require
 from torch_galley.ops.half import is_half, rounded
 from torch_galley.ops.registry import lowers, rows
@@ -21,44 +19,32 @@ aten = torch.ops.aten
 prims = torch.ops.prims
 
 
-def _either(
-    real: Callable[[jax.Array], jax.Array], of_complex: Callable[[jax.Array], jax.Array]
-) -> Callable[[jax.Array], jax.Array]:
-    """Return a function that is `real` for real numbers and `of_complex` for complex ones."""
-
-    @wraps(real)
-    def function(x: jax.Array) -> jax.Array:
-        return of_complex(x) if jnp.iscomplexobj(x) else real(x)
-
-    return function
-
-
 rows(
     (aten.neg.default, jnp.negative),
-    (aten.abs.default, _either(jnp.abs, complex_math.absolute)),
-    (aten.reciprocal.default, _either(jnp.reciprocal, complex_math.reciprocal)),
-    (aten.sqrt.default, _either(jnp.sqrt, complex_math.sqrt)),
-    (aten.rsqrt.default, _either(lax.rsqrt, complex_math.rsqrt)),
-    (aten.exp.default, _either(jnp.exp, complex_math.exp)),
-    (aten.exp2.default, _either(jnp.exp2, complex_math.exp2)),
-    (aten.expm1.default, _either(jnp.expm1, complex_math.expm1)),
-    (aten.log.default, _either(jnp.log, complex_math.log)),
-    (aten.log2.default, _either(jnp.log2, complex_math.log2)),
-    (aten.log10.default, _either(jnp.log10, complex_math.log10)),
-    (aten.log1p.default, _either(jnp.log1p, complex_math.log1p)),
-    (aten.sin.default, _either(jnp.sin, complex_math.sin)),
-    (aten.cos.default, _either(jnp.cos, complex_math.cos)),
-    (aten.tan.default, _either(jnp.tan, complex_math.tan)),
-    (aten.asin.default, _either(jnp.arcsin, complex_math.asin)),
-    (aten.acos.default, _either(jnp.arccos, complex_math.acos)),
-    (aten.atan.default, _either(jnp.arctan, complex_math.atan)),
+    (aten.abs.default, either(jnp.abs, complex_math.absolute)),
+    (aten.reciprocal.default, either(jnp.reciprocal, complex_math.reciprocal)),
+    (aten.sqrt.default, either(jnp.sqrt, complex_math.sqrt)),
+    (aten.rsqrt.default, either(lax.rsqrt, complex_math.rsqrt)),
+    (aten.exp.default, either(jnp.exp, complex_math.exp)),
+    (aten.exp2.default, either(jnp.exp2, complex_math.exp2)),
+    (aten.expm1.default, either(jnp.expm1, complex_math.expm1)),
+    (aten.log.default, either(jnp.log, complex_math.log)),
+    (aten.log2.default, either(jnp.log2, complex_math.log2)),
+    (aten.log10.default, either(jnp.log10, complex_math.log10)),
+    (aten.log1p.default, either(jnp.log1p, complex_math.log1p)),
+    (aten.sin.default, either(jnp.sin, complex_math.sin)),
+    (aten.cos.default, either(jnp.cos, complex_math.cos)),
+    (aten.tan.default, either(jnp.tan, complex_math.tan)),
+    (aten.asin.default, either(jnp.arcsin, complex_math.asin)),
+    (aten.acos.default, either(jnp.arccos, complex_math.acos)),
+    (aten.atan.default, either(jnp.arctan, complex_math.atan)),
     (aten.atan2.default, jnp.arctan2),
-    (aten.sinh.default, _either(jnp.sinh, complex_math.sinh)),
-    (aten.cosh.default, _either(jnp.cosh, complex_math.cosh)),
-    (aten.tanh.default, _either(jnp.tanh, complex_math.tanh)),
-    (aten.asinh.default, _either(jnp.arcsinh, complex_math.asinh)),
-    (aten.acosh.default, _either(jnp.arccosh, complex_math.acosh)),
-    (aten.atanh.default, _either(jnp.arctanh, complex_math.atanh)),
+    (aten.sinh.default, either(jnp.sinh, complex_math.sinh)),
+    (aten.cosh.default, either(jnp.cosh, complex_math.cosh)),
+    (aten.tanh.default, either(jnp.tanh, complex_math.tanh)),
+    (aten.asinh.default, either(jnp.arcsinh, complex_math.asinh)),
+    (aten.acosh.default, either(jnp.arccosh, complex_math.acosh)),
+    (aten.atanh.default, either(jnp.arctanh, complex_math.atanh)),
     (aten.ceil.default, jnp.ceil),
     (aten.floor.default, jnp.floor),
     (aten.trunc.default, jnp.trunc),
@@ -72,47 +58,25 @@ rows(
 # Arithmetic
 
 
-@lowers(aten.add.Tensor)
-def add(self, other, *, alpha=1):
-    return _sum(self, other, alpha)
-
-
-@lowers(aten.add.Scalar)
-def add_scalar(self, other, alpha=1):
-    return _sum(self, other, alpha)
-
-
-@lowers(aten.sub.Tensor)
-def sub(self, other, *, alpha=1):
-    return _difference(self, other, alpha)
-
-
-@lowers(aten.sub.Scalar)
-def sub_scalar(self, other, alpha=1):
-    return _difference(self, other, alpha)
-
-
-@lowers(aten.rsub.Tensor, promotes=True)
-def rsub(self, other, *, alpha=1):
-    return _difference(other, self, alpha)
-
-
-@lowers(aten.rsub.Scalar, promotes=True)
-def rsub_scalar(self, other, alpha=1):
-    return _difference(number(other, self), self, alpha)
-
-
 def _scaled(x, alpha):
+    if jnp.iscomplexobj(x):
+        return complex_math.scaled(x, alpha)
     return x if alpha == 1 else product(x, number(alpha, x))
 
 
-def _sum(self, other, alpha):
+def add(self, other, alpha=1):
     other = _scaled(number(other, self), alpha)
     return self | other if self.dtype == jnp.bool_ else self + other
 
 
-def _difference(self, other, alpha):
+def sub(self, other, alpha=1):
+    if jnp.iscomplexobj(self):  # a + (-alpha) * b: zeros have other signs in a - alpha * b
+        return add(self, other, -alpha)
     return self - _scaled(number(other, self), alpha)
+
+
+def rsub(self, other, alpha=1):
+    return sub(number(other, self), self, alpha)
 
 
 def without_sign(x):
@@ -124,7 +88,6 @@ def without_sign(x):
     return x + lax.optimization_barrier(jnp.zeros((), x.dtype)) if _is_float(x) else x
 
 
-@lowers(aten.mul.Tensor, aten.mul.Scalar)
 def mul(self, other):
     return product(self, number(other, self))
 
@@ -144,12 +107,6 @@ def guarded(x):
     return lax.optimization_barrier(x) if jnp.issubdtype(x.dtype, jnp.signedinteger) else x
 
 
-@lowers(aten.square.default)
-def square(self):
-    return product(self, self)
-
-
-@lowers(aten.div.Tensor, aten.div.Scalar)
 def div(self, other):
     return _quotient(self, number(other, self))
 
@@ -158,15 +115,13 @@ def _quotient(x, y):
     return complex_math.divide(x, y) if jnp.iscomplexobj(x) else x / y
 
 
-@lowers(aten.div.Tensor_mode, aten.div.Scalar_mode, halves=True)
-def div_mode(self, other, *, rounding_mode):
+def div_mode(self, other, rounding_mode):
     x, y, step = _opened(self, number(other, self))
     if rounding_mode is None:
         return x / y
     return _floor_divide(x, y, step) if rounding_mode == "floor" else _trunc_divide(x, y, step)
 
 
-@lowers(aten.floor_divide.default, aten.floor_divide.Scalar, promotes=True, halves=True)
 def floor_divide(self, other):
     return _floor_divide(*_opened(self, number(other, self)))
 
@@ -233,6 +188,15 @@ def fmod(x, y):
 
 
 rows(
+    (aten.add.Tensor, add),
+    (aten.add.Scalar, add),
+    (aten.sub.Tensor, sub),
+    (aten.sub.Scalar, sub),
+    (aten.mul.Tensor, mul),
+    (aten.mul.Scalar, mul),
+    (aten.square.default, lambda self: product(self, self)),
+    (aten.div.Tensor, div),
+    (aten.div.Scalar, div),
     (aten.remainder.Tensor, remainder),
     (aten.remainder.Scalar, remainder),
     (aten.remainder.Scalar_Tensor, remainder),
@@ -240,6 +204,19 @@ rows(
     (aten.fmod.Scalar, fmod),
     (aten.copysign.Tensor, jnp.copysign),
     (aten.copysign.Scalar, jnp.copysign),
+)
+rows(
+    (aten.rsub.Tensor, rsub),
+    (aten.rsub.Scalar, rsub),
+    promotes=True,
+)
+rows(
+    (aten.div.Tensor_mode, div_mode),
+    (aten.div.Scalar_mode, div_mode),
+    (aten.floor_divide.default, floor_divide),
+    (aten.floor_divide.Scalar, floor_divide),
+    promotes=True,
+    halves=True,
 )
 
 
@@ -270,16 +247,6 @@ def pow_scalar(self, exponent):
     return _power(self, number(exponent, self))
 
 
-@lowers(aten.pow.Tensor_Tensor)
-def pow_tensor(self, exponent):
-    return _power(self, exponent)
-
-
-@lowers(aten.pow.Scalar)
-def pow_of_scalar(self, exponent):
-    return _power(number(self, exponent), exponent)
-
-
 def _power(base, exponent):
     base, exponent = jnp.broadcast_arrays(base, exponent)
     if jnp.issubdtype(base.dtype, jnp.integer):
@@ -307,12 +274,13 @@ def _integer_power(base, exponent):
     return guarded(jnp.where(exponent < 0, unit, result))
 
 
+rows(
+    (aten.pow.Tensor_Tensor, _power),
+    (aten.pow.Scalar, lambda self, exponent: _power(number(self, exponent), exponent)),
+)
+
+
 # Rounding, signs, parts
-
-
-@lowers(aten.round.default)
-def round_(self):
-    return lax.round(self, lax.RoundingMethod.TO_NEAREST_EVEN) if _is_float(self) else self
 
 
 @lowers(aten.round.decimals)
@@ -323,24 +291,24 @@ def round_decimals(self, *, decimals):
     return jnp.round(self * power) / power
 
 
-@lowers(aten.sign.default)
-def sign(self):
+def sign(x):
     """The sign of NaN is 0, and that of -0.0 is 0.0."""
-    if self.dtype == jnp.bool_:
-        return self
-    return (self > 0).astype(self.dtype) - (self < 0).astype(self.dtype)
+    if x.dtype == jnp.bool_:
+        return x
+    return (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
 
 
-@lowers(aten.sgn.default)
-def sgn(self):
-    return complex_math.sgn(self) if jnp.iscomplexobj(self) else sign(self)
+def _angle(x):
+    return jnp.where(jnp.isnan(x), x, jnp.where(x < 0, math.pi, 0.0))
 
 
-@lowers(aten.angle.default)
-def angle(self):
-    if jnp.iscomplexobj(self):
-        return jnp.angle(self)
-    return jnp.where(jnp.isnan(self), self, jnp.where(self < 0, math.pi, 0.0))
+rows(
+    (aten.round.default, jnp.round),
+    (aten.sign.default, sign),
+    (aten.sgn.default, either(sign, complex_math.sgn)),
+    (aten.angle.default, either(_angle, jnp.angle)),
+)
+rows((aten.nextafter.default, jnp.nextafter), promotes=False)
 
 
 @lowers(aten.complex.default, promotes=False)
@@ -361,11 +329,6 @@ def frexp(self):
     mantissa, exponent = jnp.frexp(wide)
     odd = ~jnp.isfinite(self)
     return jnp.where(odd, self, mantissa.astype(self.dtype)), jnp.where(odd, 0, exponent)
-
-
-@lowers(aten.nextafter.default, promotes=False)
-def nextafter(self, other):
-    return lax.nextafter(*jnp.broadcast_arrays(self, other))
 
 
 # Bits
@@ -441,12 +404,8 @@ def clamp_tensor(self, min=None, max=None):
     return self if max is None else jnp.minimum(self, max)
 
 
-@lowers(aten.hardtanh.default)
-def hardtanh(self, min_val=-1, max_val=1):
-    return clamp(self, min_val, max_val)
-
-
 rows(
+    (aten.hardtanh.default, lambda self, min_val=-1, max_val=1: clamp(self, min_val, max_val)),
     (prims.where.default, jnp.where),
     (aten.maximum.default, jnp.maximum),
     (aten.minimum.default, jnp.minimum),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import torch
@@ -42,59 +44,44 @@ def _scaled_sum(self, value, beta, alpha):
     return jnp.broadcast_to(value, shape).astype(dtype)
 
 
-rows(
-    (aten.mm.default, _exact),
-    (aten.bmm.default, _exact),
-    (aten.mv.default, _exact),
-    (aten.dot.default, _exact),
-)
-
-
-@lowers(aten.vdot.default)
-def vdot(self, other):
-    return _exact(jnp.conj(self), other)
-
-
-@lowers(aten.mm.dtype)
-def mm_dtype(self, mat2, out_dtype):
-    return product(self, mat2).astype(XLA_DTYPE[out_dtype])
-
-
-@lowers(aten.bmm.dtype)
-def bmm_dtype(self, mat2, out_dtype):
-    return product(self, mat2).astype(XLA_DTYPE[out_dtype])
-
-
-@lowers(aten.addmm.default)
-def addmm(self, mat1, mat2, *, beta=1, alpha=1):
-    return _scaled_sum(self, product(mat1, mat2), beta, alpha)
-
-
-@lowers(aten.baddbmm.default)
-def baddbmm(self, batch1, batch2, *, beta=1, alpha=1):
-    return _scaled_sum(self, product(batch1, batch2), beta, alpha)
-
-
-@lowers(aten.addmv.default)
-def addmv(self, mat, vec, *, beta=1, alpha=1):
-    return _scaled_sum(self, product(mat, vec), beta, alpha)
-
-
-@lowers(aten.addbmm.default)
-def addbmm(self, batch1, batch2, *, beta=1, alpha=1):
-    value = lax.dot_general(
-        batch1,
-        batch2,
+def _batch_sum(a, b):
+    """Return the sum of the products of two batches of matrices."""
+    return lax.dot_general(
+        a,
+        b,
         (((0, 2), (0, 1)), ((), ())),
         precision=lax.Precision.HIGHEST,
-        preferred_element_type=wide_dtype(batch1.dtype),
+        preferred_element_type=wide_dtype(a.dtype),
     )
-    return _scaled_sum(self, value, beta, alpha)
 
 
-@lowers(aten._int_mm.default)
-def int_mm(self, mat2):
-    return jnp.matmul(self, mat2, preferred_element_type=jnp.int32)
+def _added(multiply):
+    """Return beta * self + alpha * multiply(a, b), rounded once."""
+
+    def added(self, a, b, *, beta=1, alpha=1):
+        return _scaled_sum(self, multiply(a, b), beta, alpha)
+
+    return added
+
+
+def _given(a, b, dtype):
+    return product(a, b).astype(XLA_DTYPE[dtype])
+
+
+rows(
+    (aten.mm.default, _exact),
+    (aten.mm.dtype, _given),
+    (aten.bmm.default, _exact),
+    (aten.bmm.dtype, _given),
+    (aten.mv.default, _exact),
+    (aten.dot.default, _exact),
+    (aten.vdot.default, lambda a, b: _exact(jnp.conj(a), b)),
+    (aten.addmm.default, _added(product)),
+    (aten.baddbmm.default, _added(product)),
+    (aten.addmv.default, _added(product)),
+    (aten.addbmm.default, _added(_batch_sum)),
+    (aten._int_mm.default, partial(jnp.matmul, preferred_element_type=jnp.int32)),
+)
 
 
 @lowers(aten._trilinear.default)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from torch_galley.ops.registry import lowers
+from torch_galley.ops.registry import lowers, rows
 
 aten = torch.ops.aten
 
@@ -73,29 +73,22 @@ def _transposed(forward):
     return backward
 
 
-for _pad_axis, _forwards, _backwards in (
-    (
-        _reflect,
-        (aten.reflection_pad1d, aten.reflection_pad2d, aten.reflection_pad3d),
-        (
-            aten.reflection_pad1d_backward,
-            aten.reflection_pad2d_backward,
-            aten.reflection_pad3d_backward,
-        ),
-    ),
-    (
-        _replicate,
-        (aten.replication_pad1d, aten.replication_pad2d, aten.replication_pad3d),
-        (
-            aten.replication_pad1d_backward,
-            aten.replication_pad2d_backward,
-            aten.replication_pad3d_backward,
-        ),
-    ),
-):
-    _padded = _by_axis(_pad_axis)
-    lowers(*(op.default for op in _forwards))(_padded)
-    lowers(*(op.default for op in _backwards))(_transposed(_padded))
+_reflected, _replicated = _by_axis(_reflect), _by_axis(_replicate)
+
+rows(
+    (aten.reflection_pad1d.default, _reflected),
+    (aten.reflection_pad2d.default, _reflected),
+    (aten.reflection_pad3d.default, _reflected),
+    (aten.reflection_pad1d_backward.default, _transposed(_reflected)),
+    (aten.reflection_pad2d_backward.default, _transposed(_reflected)),
+    (aten.reflection_pad3d_backward.default, _transposed(_reflected)),
+    (aten.replication_pad1d.default, _replicated),
+    (aten.replication_pad2d.default, _replicated),
+    (aten.replication_pad3d.default, _replicated),
+    (aten.replication_pad1d_backward.default, _transposed(_replicated)),
+    (aten.replication_pad2d_backward.default, _transposed(_replicated)),
+    (aten.replication_pad3d_backward.default, _transposed(_replicated)),
+)
 
 
 # A window's element (i, j) over the whole image is one strided slice, so windows are a stack of

@@ -17,7 +17,7 @@ import torch
 from jax import lax
 
 from torch_galley.ops.aten.cast import cast, number
-from torch_galley.ops.registry import lowers
+from torch_galley.ops.registry import rows
 
 aten = torch.ops.aten
 
@@ -155,4 +155,8 @@ _FAMILIES = _PLAIN | {
 
 for _name, _lowering in _FAMILIES.items():
     _packet = getattr(aten, f"special_{_name}")
-    lowers(_packet.default, _packet.x_scalar, _packet.n_scalar)(_lowering)
+    rows(
+        (_packet.default, _lowering),
+        (_packet.x_scalar, _lowering),
+        (_packet.n_scalar, _lowering),
+    )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,7 @@ from torch_galley.core.reasons import BetterNatively, Reason
 from torch_galley.core.spec import TORCH_DTYPE, XLA_DTYPE
 from torch_galley.ops.aten.cast import cast
 from torch_galley.ops.aten.elementwise import guarded, without_sign
-from torch_galley.ops.registry import lowers
+from torch_galley.ops.registry import lowers, rows
 
 aten = torch.ops.aten
 
@@ -49,44 +48,40 @@ def _accumulating(x: jax.Array, dtype: torch.dtype | None) -> tuple[jax.Array, s
 # Sums and products
 
 
-@lowers(aten.sum.dim_IntList)
-def sum_dims(self, dim=None, keepdim=False, *, dtype=None):
-    x, name = _accumulating(self, dtype)
-    return without_sign(jnp.sum(x, _axes(x, dim), keepdims=keepdim)).astype(name)
-
-
-@lowers(aten.sum.default)
-def sum_all(self, *, dtype=None):
-    return sum_dims(self, dtype=dtype)
-
-
-@lowers(aten.mean.dim)
-def mean_dims(self, dim=None, keepdim=False, *, dtype=None):
-    x, name = _accumulating(self, dtype)
-    axes = _axes(x, dim)
-    total = without_sign(jnp.sum(x, axes, keepdims=keepdim))
-    return (total / _count(x, axes)).astype(name)
-
-
-@lowers(aten.mean.default)
-def mean_all(self, *, dtype=None):
-    return mean_dims(self, dtype=dtype)
-
-
 def _count(x: jax.Array, axes: Sequence[int]) -> jax.Array:
     return jnp.asarray(math.prod(x.shape[a] for a in axes), jnp.real(x).dtype)
 
 
-@lowers(aten.prod.default)
-def prod_all(self, *, dtype=None):
-    x, name = _accumulating(self, dtype)
-    return guarded(jnp.prod(x)).astype(name)
+def _mean(x, axes, keepdims=False):
+    return without_sign(jnp.sum(x, axes, keepdims=keepdims)) / _count(x, axes)
 
 
-@lowers(aten.prod.dim_int)
-def prod_dim(self, dim, keepdim=False, *, dtype=None):
-    x, name = _accumulating(self, dtype)
-    return guarded(jnp.prod(x, _axes(x, dim), keepdims=keepdim)).astype(name)
+def _sum(x, axes, keepdims=False):
+    return without_sign(jnp.sum(x, axes, keepdims=keepdims))
+
+
+def _prod(x, axes, keepdims=False):
+    return guarded(jnp.prod(x, axes, keepdims=keepdims))
+
+
+def _accumulated(reduce):
+    """Return the lowering of a reduction, given one of arrays in the dtype of accumulation."""
+
+    def lowering(self, dim=None, keepdim=False, *, dtype=None):
+        x, name = _accumulating(self, dtype)
+        return reduce(x, _axes(x, dim), keepdims=keepdim).astype(name)
+
+    return lowering
+
+
+rows(
+    (aten.sum.default, _accumulated(_sum)),
+    (aten.sum.dim_IntList, _accumulated(_sum)),
+    (aten.mean.default, _accumulated(_mean)),
+    (aten.mean.dim, _accumulated(_mean)),
+    (aten.prod.default, _accumulated(_prod)),
+    (aten.prod.dim_int, _accumulated(_prod)),
+)
 
 
 @lowers(aten.var.correction)
@@ -150,116 +145,76 @@ def norm(self, ord, dim, keepdim, dtype):
 # Extrema. jnp's carry NaN and find the first of equal elements, as torch's do.
 
 
-@lowers(aten.amax.default)
-def amax(self, dim=(), keepdim=False):
-    return jnp.max(self, _axes(self, dim), keepdims=keepdim)
+def _extreme(reduce):
+    def lowering(self, dim=(), keepdim=False):
+        return reduce(self, _axes(self, dim), keepdims=keepdim)
+
+    return lowering
 
 
-@lowers(aten.amin.default)
-def amin(self, dim=(), keepdim=False):
-    return jnp.min(self, _axes(self, dim), keepdims=keepdim)
+def _place(find):
+    def lowering(self, dim=None, keepdim=False):
+        if self.ndim == 0:
+            return jnp.zeros((), jnp.int64)
+        axis = None if dim is None else axis_of(self, dim)
+        return find(self, axis, keepdims=keepdim).astype(jnp.int64)
+
+    return lowering
 
 
-@lowers(aten.max.default)
-def max_all(self):
-    return jnp.max(self)
+def _both(*lowerings):
+    """Return the lowering of an operator that has several results of the same arguments."""
+    return lambda *args, **kwargs: tuple(lower(*args, **kwargs) for lower in lowerings)
 
 
-@lowers(aten.min.default)
-def min_all(self):
-    return jnp.min(self)
+_amax, _amin = _extreme(jnp.max), _extreme(jnp.min)
+_argmax, _argmin = _place(jnp.argmax), _place(jnp.argmin)
 
-
-@lowers(aten.aminmax.default)
-def aminmax(self, *, dim=None, keepdim=False):
-    return amin(self, dim, keepdim), amax(self, dim, keepdim)
-
-
-@lowers(aten.argmax.default)
-def argmax(self, dim=None, keepdim=False):
-    return _position(jnp.argmax, self, dim, keepdim)
-
-
-@lowers(aten.argmin.default)
-def argmin(self, dim=None, keepdim=False):
-    return _position(jnp.argmin, self, dim, keepdim)
-
-
-@lowers(aten.max.dim)
-def max_dim(self, dim, keepdim=False):
-    return amax(self, dim, keepdim), _position(jnp.argmax, self, dim, keepdim)
-
-
-@lowers(aten.min.dim)
-def min_dim(self, dim, keepdim=False):
-    return amin(self, dim, keepdim), _position(jnp.argmin, self, dim, keepdim)
-
-
-def _position(find: Callable[..., Any], x: jax.Array, dim: int | None, keepdim: bool) -> jax.Array:
-    if x.ndim == 0:
-        return jnp.zeros((), jnp.int64)
-    if dim is not None:
-        dim = axis_of(x, dim)
-    return find(x, dim, keepdims=keepdim).astype(jnp.int64)
+rows(
+    (aten.amax.default, _amax),
+    (aten.amin.default, _amin),
+    (aten.aminmax.default, _both(_amin, _amax)),
+    (aten.argmax.default, _argmax),
+    (aten.argmin.default, _argmin),
+    (aten.max.default, _amax),
+    (aten.max.dim, _both(_amax, _argmax)),
+    (aten.min.default, _amin),
+    (aten.min.dim, _both(_amin, _argmin)),
+)
 
 
 # Logic
 
 
-def _any(x: jax.Array, axes: tuple[int, ...], keepdim: bool) -> jax.Array:
-    found = jnp.any(x != 0 if x.dtype != jnp.bool_ else x, axes, keepdims=keepdim)
-    return found.astype(jnp.uint8 if x.dtype == jnp.uint8 else jnp.bool_)
+def _truth(reduce):
+    def lowering(self, dim=None, keepdim=False):
+        # No dimensions are all elsewhere, and none in any.dims and all.dims.
+        axes = () if dim == [] else _axes(self, dim)
+        found = reduce(self != 0, axes, keepdims=keepdim)
+        return found.astype(jnp.uint8 if self.dtype == jnp.uint8 else jnp.bool_)
+
+    return lowering
 
 
-def _all(x: jax.Array, axes: tuple[int, ...], keepdim: bool) -> jax.Array:
-    held = jnp.all(x != 0 if x.dtype != jnp.bool_ else x, axes, keepdims=keepdim)
-    return held.astype(jnp.uint8 if x.dtype == jnp.uint8 else jnp.bool_)
-
-
-@lowers(aten.any.default)
-def any_all(self):
-    return _any(self, _axes(self, None), False)
-
-
-@lowers(aten.any.dim)
-def any_dim(self, dim, keepdim=False):
-    return _any(self, _axes(self, dim), keepdim)
-
-
-@lowers(aten.any.dims)
-def any_dims(self, dim=None, keepdim=False):
-    """Unlike everywhere else, no dimensions here means none and not all."""
-    return _any(self, () if dim == [] else _axes(self, dim), keepdim)
-
-
-@lowers(aten.all.default)
-def all_all(self):
-    return _all(self, _axes(self, None), False)
-
-
-@lowers(aten.all.dim)
-def all_dim(self, dim, keepdim=False):
-    return _all(self, _axes(self, dim), keepdim)
-
-
-@lowers(aten.all.dims)
-def all_dims(self, dim=None, keepdim=False):
-    return _all(self, () if dim == [] else _axes(self, dim), keepdim)
+rows(
+    (aten.any.default, _truth(jnp.any)),
+    (aten.any.dim, _truth(jnp.any)),
+    (aten.any.dims, _truth(jnp.any)),
+    (aten.all.default, _truth(jnp.all)),
+    (aten.all.dim, _truth(jnp.all)),
+    (aten.all.dims, _truth(jnp.all)),
+)
 
 
 # Scans
 
 
-@lowers(aten.cumsum.default)
-def cumsum(self, dim, *, dtype=None):
-    x, name = _accumulating(self, dtype)
-    return without_sign(jnp.cumsum(x, axis_of(x, dim)) if x.ndim else x).astype(name)
+def _scan(scan, hide):
+    def lowering(self, dim, *, dtype=None):
+        x, name = _accumulating(self, dtype)
+        return hide(scan(x, axis_of(x, dim)) if x.ndim else x).astype(name)
 
-
-@lowers(aten.cumprod.default)
-def cumprod(self, dim, *, dtype=None):
-    x, name = _accumulating(self, dtype)
-    return guarded(jnp.cumprod(x, axis_of(x, dim)) if x.ndim else x).astype(name)
+    return lowering
 
 
 def _real_only(self, dim) -> Reason | None:
@@ -276,27 +231,29 @@ def logcumsumexp(self, dim):
     return scanned.astype(self.dtype)
 
 
-@lowers(aten.cummax.default)
-def cummax(self, dim):
-    return _running(self, dim, jnp.greater_equal)
-
-
-@lowers(aten.cummin.default)
-def cummin(self, dim):
-    return _running(self, dim, jnp.less_equal)
-
-
-def _running(x, dim, beats):
+def _running(beats):
     """The last of equal elements wins, and NaN wins over all."""
-    if x.ndim == 0:
-        return x, jnp.zeros((), jnp.int64)
-    axis = axis_of(x, dim)
 
-    def later(old, new):
-        wins = beats(new[0], old[0])
-        if jnp.issubdtype(x.dtype, jnp.floating):
-            wins = jnp.isnan(new[0]) | (wins & ~jnp.isnan(old[0]))
-        return jnp.where(wins, new[0], old[0]), jnp.where(wins, new[1], old[1])
+    def lowering(self, dim):
+        if self.ndim == 0:
+            return self, jnp.zeros((), jnp.int64)
+        axis = axis_of(self, dim)
 
-    places = lax.broadcasted_iota(jnp.int64, x.shape, axis)
-    return lax.associative_scan(later, (x, places), axis=axis)
+        def later(old, new):
+            wins = beats(new[0], old[0])
+            if jnp.issubdtype(self.dtype, jnp.floating):
+                wins = jnp.isnan(new[0]) | (wins & ~jnp.isnan(old[0]))
+            return jnp.where(wins, new[0], old[0]), jnp.where(wins, new[1], old[1])
+
+        places = lax.broadcasted_iota(jnp.int64, self.shape, axis)
+        return lax.associative_scan(later, (self, places), axis=axis)
+
+    return lowering
+
+
+rows(
+    (aten.cumsum.default, _scan(jnp.cumsum, without_sign)),
+    (aten.cumprod.default, _scan(jnp.cumprod, guarded)),
+    (aten.cummax.default, _running(jnp.greater_equal)),
+    (aten.cummin.default, _running(jnp.less_equal)),
+)

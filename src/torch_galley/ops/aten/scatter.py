@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import torch
 from jax import lax
@@ -11,7 +12,7 @@ from torch_galley.ops.aten.cast import number
 from torch_galley.ops.aten.index import Place, is_mask, no_masks
 from torch_galley.ops.aten.shape import axis_of
 from torch_galley.ops.check import OutOfRange, in_range, require
-from torch_galley.ops.registry import lowers
+from torch_galley.ops.registry import lowers, rows
 
 aten = torch.ops.aten
 
@@ -28,11 +29,11 @@ _MODES = {
 _OF_BOOL = {"add": "max", "multiply": "min"}
 
 
-def _reduce_at(operand, key, source, mode, include_self=True):
+def _reduce_at(operand, key, source, reduce, include_self=True):
     """Reduce `source` into `operand` at `key`; without `include_self`, only where written."""
-    if mode == "mean":
+    if reduce == "mean":
         return _mean_at(operand, key, source, include_self)
-    method = _MODES[mode]
+    method = _MODES[reduce]
     if operand.dtype == bool:
         method = _OF_BOOL.get(method, method)
     if not include_self:
@@ -80,124 +81,78 @@ def _neutral(method, dtype):
 # scatter: self[i][index[i][j]] = src[i][j] for dim=1
 
 
-def _scatter(self, dim, index, write):
-    """Apply `write(operand, key, extent)`, `extent` being the part of src that index covers."""
-    shape, self = self.shape, jnp.atleast_1d(self)
-    index = jnp.atleast_1d(index)
-    axis = axis_of(dim, self.ndim)
-    if index.size == 0:
-        return jnp.reshape(self, shape)
-    index = in_range(index, self.shape[axis], axis, negative=False)
-    key = tuple(
-        index if d == axis else lax.broadcasted_iota(index.dtype, index.shape, d)
-        for d in range(self.ndim)
-    )
-    extent = tuple(slice(0, length) for length in index.shape)
-    return jnp.reshape(write(self, key, extent), shape)
+def _scattered(write):
+    """Return the lowering of an operator that applies `write(operand, key, source, *how)`."""
 
+    def lowering(self, dim, index, src, *how, **named):
+        shape, self = self.shape, jnp.atleast_1d(self)
+        index = jnp.atleast_1d(index)
+        axis = axis_of(dim, self.ndim)
+        if index.size == 0:
+            return jnp.reshape(self, shape)
+        index = in_range(index, self.shape[axis], axis, negative=False)
+        key = tuple(
+            index if d == axis else lax.broadcasted_iota(index.dtype, index.shape, d)
+            for d in range(self.ndim)
+        )
+        if isinstance(src, jax.Array):  # index may cover a part of it
+            src = jnp.atleast_1d(src)[tuple(slice(length) for length in index.shape)]
+        else:
+            src = jnp.broadcast_to(number(src, self.dtype), index.shape)
+        return jnp.reshape(write(self, key, src, *how, **named), shape)
 
-@lowers(aten.scatter.src)
-def scatter_src(self, dim, index, src):
-    def write(x, key, extent):
-        return x.at[key].set(jnp.atleast_1d(src)[extent].astype(x.dtype), mode="drop")
-
-    return _scatter(self, dim, index, write)
-
-
-@lowers(aten.scatter.value)
-def scatter_value(self, dim, index, value):
-    def write(x, key, extent):
-        return x.at[key].set(number(value, x.dtype), mode="drop")
-
-    return _scatter(self, dim, index, write)
-
-
-@lowers(aten.scatter.reduce)
-def scatter_old_reduce(self, dim, index, src, *, reduce):
-    return scatter_reduce(self, dim, index, src, reduce)
-
-
-@lowers(aten.scatter.value_reduce)
-def scatter_value_reduce(self, dim, index, value, *, reduce):
-    source = jnp.broadcast_to(number(value, self.dtype), index.shape)
-    return scatter_reduce(self, dim, index, source, reduce)
-
-
-@lowers(aten.scatter_add.default)
-def scatter_add(self, dim, index, src):
-    return _scatter_reduce(self, dim, index, src, "sum")
-
-
-@lowers(aten.scatter_reduce.two)
-def scatter_reduce(self, dim, index, src, reduce, *, include_self=True):
-    return _scatter_reduce(self, dim, index, src, reduce, include_self)
-
-
-def _scatter_reduce(self, dim, index, src, reduce, include_self=True):
-    def write(x, key, extent):
-        return _reduce_at(x, key, jnp.atleast_1d(src)[extent], reduce, include_self)
-
-    return _scatter(self, dim, index, write)
+    return lowering
 
 
 # index_*: whole slices, at the entries of a 1-d index
 
 
-def _slices(self, dim, index, source, write, negative=False):
-    """Apply `write(operand, key, source)` with 0-dim tensors seen as 1-d ones."""
-    shape, self = self.shape, jnp.atleast_1d(self)
-    axis = axis_of(dim, self.ndim)
-    index = in_range(jnp.ravel(index), self.shape[axis], axis, negative)
-    slab = (*self.shape[:axis], index.size, *self.shape[axis + 1 :])
-    if 0 in slab:
-        return jnp.reshape(self, shape)
-    # A single slice may come without its dimension; a number stands for all.
-    source = (
-        jnp.reshape(source, slab)
-        if source.size > 1
-        else jnp.broadcast_to(jnp.reshape(source, ()), slab)
-    )
-    key = (*[slice(None)] * axis, index)
-    return jnp.reshape(write(self, key, source), shape)
+def _sliced(write, negative=False):
+    """Likewise; 0-dim tensors are seen as 1-d ones, `negative` indices taken or not."""
+
+    def lowering(self, dim, index, source, *how, **named):
+        shape, self = self.shape, jnp.atleast_1d(self)
+        axis = axis_of(dim, self.ndim)
+        index = in_range(jnp.ravel(index), self.shape[axis], axis, negative)
+        slab = (*self.shape[:axis], index.size, *self.shape[axis + 1 :])
+        if 0 in slab:
+            return jnp.reshape(self, shape)
+        # A single slice may come without its dimension; a number stands for all.
+        source = number(source, self.dtype)
+        source = (
+            jnp.reshape(source, slab)
+            if source.size > 1
+            else jnp.broadcast_to(jnp.reshape(source, ()), slab)
+        )
+        key = (*[slice(None)] * axis, index)
+        return jnp.reshape(write(self, key, source, *how, **named), shape)
+
+    return lowering
 
 
-@lowers(aten.index_add.default)
-def index_add(self, dim, index, source, *, alpha=1):
+def _set(operand, key, source):
+    return operand.at[key].set(source.astype(operand.dtype), mode="drop")
+
+
+def _add(operand, key, source, alpha=1):
     if alpha != 1:
         source = source * number(alpha, source.dtype)
-
-    def write(x, key, s):
-        return _reduce_at(x, key, s, "sum")
-
-    return _slices(self, dim, index, source, write)
+    return _reduce_at(operand, key, source, "sum")
 
 
-@lowers(aten.index_reduce.default)
-def index_reduce(self, dim, index, source, reduce, *, include_self=True):
-    def write(x, key, s):
-        return _reduce_at(x, key, s, reduce, include_self)
-
-    return _slices(self, dim, index, source, write)
-
-
-def _set(x, key, source):
-    return x.at[key].set(source.astype(x.dtype), mode="drop")
-
-
-@lowers(aten.index_copy.default)
-def index_copy(self, dim, index, source):
-    return _slices(self, dim, index, source, _set)
-
-
-@lowers(aten.index_fill.int_Scalar)
-def index_fill(self, dim, index, value):
-    source = number(value, self.dtype)
-    return _slices(self, dim, index, source, _set, negative=True)
-
-
-@lowers(aten.index_fill.int_Tensor)
-def index_fill_tensor(self, dim, index, value):
-    return _slices(self, dim, index, value, _set, negative=True)
+rows(
+    (aten.scatter.src, _scattered(_set)),
+    (aten.scatter.value, _scattered(_set)),
+    (aten.scatter.reduce, _scattered(_reduce_at)),
+    (aten.scatter.value_reduce, _scattered(_reduce_at)),
+    (aten.scatter_add.default, _scattered(_add)),
+    (aten.scatter_reduce.two, _scattered(_reduce_at)),
+    (aten.index_copy.default, _sliced(_set)),
+    (aten.index_fill.int_Scalar, _sliced(_set, negative=True)),
+    (aten.index_fill.int_Tensor, _sliced(_set, negative=True)),
+    (aten.index_add.default, _sliced(_add)),
+    (aten.index_reduce.default, _sliced(_reduce_at)),
+)
 
 
 @lowers(aten.put.default)

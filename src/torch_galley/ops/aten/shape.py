@@ -7,6 +7,7 @@ gather is a loop over elements.
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 
 import jax.numpy as jnp
 import torch
@@ -31,13 +32,61 @@ def slice_range(size: int, start: int | None, end: int | None) -> tuple[int, int
     return first, max(first, last)
 
 
-def _same(self):
+def _same(self, **unused):
     return self
+
+
+def _transpose(self, dim0, dim1):
+    return jnp.swapaxes(self, dim0, dim1) if self.ndim else self
+
+
+def _expand(self, size, **unused):
+    lead = len(size) - self.ndim
+    kept = [self.shape[d - lead] if s == -1 else s for d, s in enumerate(size)]
+    return jnp.broadcast_to(self, kept)
+
+
+def _squeeze(self, dims):
+    gone = {axis_of(d, self.ndim) for d in dims}
+    return jnp.reshape(self, [s for d, s in enumerate(self.shape) if d not in gone or s != 1])
+
+
+def _slice(self, dim=0, start=None, end=None, step=1):
+    first, last = slice_range(self.shape[dim], start, end)
+    return lax.slice_in_dim(self, first, last, step, axis_of(dim, self.ndim))
+
+
+def _select(self, dim, index):
+    axis = axis_of(dim, self.ndim)
+    return lax.index_in_dim(self, index % self.shape[axis], axis, keepdims=False)
+
+
+def _unbind(self, dim=0):
+    return [_select(self, dim, i) for i in range(self.shape[dim])]
+
+
+def _split(self, size, dim=0):
+    starts = range(0, self.shape[dim], size) if self.shape[dim] else [0]
+    return [_slice(self, dim, start, start + size) for start in starts]
+
+
+def _split_by(self, sizes, dim=0):
+    ends = accumulate(sizes)
+    return [_slice(self, dim, end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+def _parts(self):
+    return jnp.stack([jnp.real(self), jnp.imag(self)], axis=-1)
+
+
+def _of_parts(self):
+    return lax.complex(self[..., 0], self[..., 1])
 
 
 rows(
     (aten.alias.default, _same),
     (aten.alias_copy.default, _same),
+    (aten.clone.default, _same),
     (aten.detach.default, _same),
     (aten.detach_copy.default, _same),
     (aten.lift.default, _same),
@@ -47,103 +96,50 @@ rows(
     (aten._conj_copy.default, jnp.conj),
     (aten._neg_view.default, jnp.negative),
     (aten._neg_view_copy.default, jnp.negative),
+    (aten.expand.default, _expand),
+    (aten.expand_copy.default, _expand),
     (aten.squeeze.default, jnp.squeeze),
+    (aten.squeeze.dim, lambda self, dim: _squeeze(self, [dim])),
+    (aten.squeeze.dims, _squeeze),
     (aten.unsqueeze.default, jnp.expand_dims),
     (aten.view.default, jnp.reshape),
     (aten.view_copy.default, jnp.reshape),
     (aten._unsafe_view.default, jnp.reshape),
     (aten._reshape_copy.default, jnp.reshape),
+    (aten._reshape_alias.default, lambda self, size, stride: jnp.reshape(self, size)),
+    (aten.view_as_real.default, _parts),
+    (aten.view_as_real_copy.default, _parts),
+    (aten.view_as_complex.default, _of_parts),
+    (aten.view_as_complex_copy.default, _of_parts),
     (aten.permute.default, jnp.transpose),
     (aten.permute_copy.default, jnp.transpose),
+    (aten.t.default, jnp.transpose),
+    (aten.transpose.int, _transpose),
+    (aten.transpose_copy.int, _transpose),
+    (aten.slice.Tensor, _slice),
+    (aten.slice_copy.Tensor, _slice),
+    (aten.select.int, _select),
+    (aten.select_copy.int, _select),
+    (aten.unbind.int, _unbind),
+    (aten.unbind_copy.int, _unbind),
+    (aten.split.Tensor, _split),
+    (aten.split_copy.Tensor, _split),
+    (aten.unsafe_split.Tensor, _split),
+    (aten.split_with_sizes.default, _split_by),
+    (aten.split_with_sizes_copy.default, _split_by),
+    (aten.unsafe_split_with_sizes.default, _split_by),
     (aten.repeat.default, jnp.tile),
     (aten.stack.default, jnp.stack),
+    (aten.tril.default, jnp.tril),
+    (aten.triu.default, jnp.triu),
+    promotes=False,
 )
-
-
-@lowers(aten.clone.default, promotes=False)
-def clone(self, *, memory_format=None):
-    return self
-
-
-@lowers(aten._reshape_alias.default)
-def reshape_alias(self, size, stride):
-    return jnp.reshape(self, size)
-
-
-@lowers(aten.transpose.int, aten.transpose_copy.int)
-def transpose(self, dim0, dim1):
-    return jnp.swapaxes(self, dim0, dim1) if self.ndim else self
-
-
-@lowers(aten.t.default)
-def t(self):
-    return self.T
-
-
-@lowers(aten.expand.default, aten.expand_copy.default)
-def expand(self, size, *, implicit=False):
-    lead = len(size) - self.ndim
-    kept = [self.shape[d - lead] if s == -1 else s for d, s in enumerate(size)]
-    return jnp.broadcast_to(self, kept)
-
-
-@lowers(aten.squeeze.dim)
-def squeeze_dim(self, dim):
-    return squeeze_dims(self, [dim])
-
-
-@lowers(aten.squeeze.dims)
-def squeeze_dims(self, dim):
-    gone = {axis_of(d, self.ndim) for d in dim}
-    return jnp.reshape(self, [s for d, s in enumerate(self.shape) if d not in gone or s != 1])
-
-
-@lowers(aten.slice.Tensor, aten.slice_copy.Tensor)
-def slice_tensor(self, dim=0, start=None, end=None, step=1):
-    first, last = slice_range(self.shape[dim], start, end)
-    return lax.slice_in_dim(self, first, last, step, axis_of(dim, self.ndim))
 
 
 @lowers(aten.narrow_copy.default)
 def narrow_copy(self, dim, start, length):
     start %= max(self.shape[dim], 1)
     return lax.slice_in_dim(self, start, start + length, axis=axis_of(dim, self.ndim))
-
-
-@lowers(aten.select.int, aten.select_copy.int)
-def select(self, dim, index):
-    axis = axis_of(dim, self.ndim)
-    return lax.index_in_dim(self, index % self.shape[axis], axis, keepdims=False)
-
-
-@lowers(aten.split.Tensor, aten.split_copy.Tensor)
-def split(self, split_size, dim=0):
-    size = self.shape[dim]
-    starts = range(0, size, split_size) if size else [0]
-    return [slice_tensor(self, dim, i, i + split_size) for i in starts]
-
-
-@lowers(
-    aten.split_with_sizes.default,
-    aten.split_with_sizes_copy.default,
-    aten.unsafe_split_with_sizes.default,
-)
-def split_with_sizes(self, split_sizes, dim=0):
-    pieces, start = [], 0
-    for size in split_sizes:
-        pieces.append(slice_tensor(self, dim, start, start + size))
-        start += size
-    return pieces
-
-
-@lowers(aten.unsafe_split.Tensor)
-def unsafe_split(self, split_size, dim=0):
-    return split(self, split_size, dim)
-
-
-@lowers(aten.unbind.int, aten.unbind_copy.int)
-def unbind(self, dim=0):
-    return [select(self, dim, i) for i in range(self.shape[dim])]
 
 
 @lowers(aten.cat.default)
@@ -160,33 +156,6 @@ def flip(self, dims):
     return lax.rev(self, [axis_of(d, self.ndim) for d in dims]) if self.ndim else self
 
 
-def _triangle(self, keep):
-    rows, columns = self.shape[-2:]
-    row = lax.broadcasted_iota("int64", (rows, columns), 0)
-    column = lax.broadcasted_iota("int64", (rows, columns), 1)
-    return jnp.where(keep(column - row), self, jnp.zeros((), self.dtype))
-
-
-@lowers(aten.tril.default)
-def tril(self, diagonal=0):
-    return _triangle(self, lambda offset: offset <= diagonal)
-
-
-@lowers(aten.triu.default)
-def triu(self, diagonal=0):
-    return _triangle(self, lambda offset: offset >= diagonal)
-
-
-@lowers(aten.view_as_real.default, aten.view_as_real_copy.default)
-def view_as_real(self):
-    return jnp.stack([jnp.real(self), jnp.imag(self)], axis=-1)
-
-
-@lowers(aten.view_as_complex.default, aten.view_as_complex_copy.default)
-def view_as_complex(self):
-    return lax.complex(self[..., 0], self[..., 1])
-
-
 @lowers(aten.view.dtype, aten.view_copy.dtype)
 def view_dtype(self, dtype):
     """Reinterpret the bits; XLA does so between real types of equal or dividing width."""
@@ -194,14 +163,14 @@ def view_dtype(self, dtype):
     if self.dtype == target:
         return self
     if jnp.issubdtype(self.dtype, jnp.complexfloating):
-        return view_dtype(_merge_last(view_as_real(self)), dtype)
+        return view_dtype(_merge_last(_parts(self)), dtype)
     if jnp.issubdtype(self.dtype, jnp.bool_):
         return view_dtype(self.astype("uint8"), dtype)
     if dtype is torch.bool:
         return view_dtype(self, torch.uint8) != 0
     if jnp.issubdtype(target, jnp.complexfloating):
         half = torch.float32 if dtype is torch.complex64 else torch.float64
-        return view_as_complex(_split_last(view_dtype(self, half), 2))
+        return _of_parts(_split_last(view_dtype(self, half), 2))
     ratio = target.itemsize // self.dtype.itemsize
     if ratio > 1:
         return lax.bitcast_convert_type(_split_last(self, ratio), target)

@@ -1,7 +1,7 @@
 """Sorting, selection and binary search.
 
 Sorting is stable in both directions, and NaN counts as the largest value. Where torch leaves open
-which of equal elements is meant (topk, kthvalue, median), we give the first.
+which of equal elements is meant (topk, kthvalue, median), they count in the order of their places.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jax import lax
 
 from torch_galley.ops.aten.cast import number
 from torch_galley.ops.aten.reduce import axis_of
-from torch_galley.ops.registry import lowers
+from torch_galley.ops.registry import lowers, rows
 
 aten = torch.ops.aten
 
@@ -30,16 +30,16 @@ def _sorted(x: jax.Array, axis: int, descending: bool) -> tuple[jax.Array, jax.A
     return x, places
 
 
-@lowers(aten.sort.default)
-def sort(self, dim=-1, descending=False):
+def sort(self, dim=-1, descending=False, stable=True):
     if self.ndim == 0:
         return self, jnp.zeros((), jnp.int64)
     return _sorted(self, axis_of(self, dim), descending)
 
 
-@lowers(aten.sort.stable)
-def sort_stable(self, *, stable, dim=-1, descending=False):
-    return sort(self, dim, descending)
+rows(
+    (aten.sort.default, sort),
+    (aten.sort.stable, sort),  # always is
+)
 
 
 @lowers(aten.topk.default)
@@ -129,31 +129,14 @@ def mode(self, dim=-1, keepdim=False):
 # Binary search
 
 
-@lowers(aten.searchsorted.Tensor)
-def searchsorted(sorted_sequence, self, *, out_int32=False, right=False, side=None, sorter=None):
+def searchsorted(sequence, values, out_int32=False, right=False, side=None, sorter=None):
     if sorter is not None:
-        sorted_sequence = jnp.take_along_axis(sorted_sequence, sorter, -1)
-    return _search(sorted_sequence, self, out_int32, right or side == "right")
+        sequence = jnp.take_along_axis(sequence, sorter, -1)
+    return _search(sequence, number(values, sequence), out_int32, right or side == "right")
 
 
-@lowers(aten.searchsorted.Scalar)
-def searchsorted_scalar(
-    sorted_sequence, self, *, out_int32=False, right=False, side=None, sorter=None
-):
-    value = number(self, sorted_sequence)
-    return searchsorted(
-        sorted_sequence, value, out_int32=out_int32, right=right, side=side, sorter=sorter
-    )
-
-
-@lowers(aten.bucketize.Tensor)
-def bucketize(self, boundaries, *, out_int32=False, right=False):
-    return _search(boundaries, self, out_int32, right)
-
-
-@lowers(aten.bucketize.Scalar)
-def bucketize_scalar(self, boundaries, *, out_int32=False, right=False):
-    return _search(boundaries, number(self, boundaries), out_int32, right)
+def bucketize(values, boundaries, out_int32=False, right=False):
+    return _search(boundaries, number(values, boundaries), out_int32, right)
 
 
 def _search(sequence, values, out_int32, right):
@@ -181,6 +164,14 @@ def _search(sequence, values, out_int32, right):
         steps = int(np.ceil(np.log2(size + 1)))
         low, _ = lax.fori_loop(0, steps, halve, (low, high))
     return low.astype(jnp.int32 if out_int32 else jnp.int64)
+
+
+rows(
+    (aten.searchsorted.Tensor, searchsorted),
+    (aten.searchsorted.Scalar, searchsorted),
+    (aten.bucketize.Tensor, bucketize),
+    (aten.bucketize.Scalar, bucketize),
+)
 
 
 @lowers(aten.isin.Tensor_Tensor, promotes=False)

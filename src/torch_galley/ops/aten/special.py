@@ -16,11 +16,29 @@ from torch_galley.ops.registry import lowers, rows
 
 aten = torch.ops.aten
 
+
+def digamma(x):
+    """torch has the pole at 0 as an infinity of the opposite sign."""
+    return jnp.where(x == 0, jnp.copysign(jnp.inf, -x), lax.digamma(x))
+
+
+def zeta(x, q):
+    """Return Hurwitz's zeta function; either may be a number."""
+    like = x if isinstance(x, jax.Array) else q
+    return _zeta(*jnp.broadcast_arrays(number(x, like), number(q, like)))
+
+
 rows(
     (aten.erf.default, lax.erf),
     (aten.erfc.default, lax.erfc),
     (aten.erfinv.default, lax.erf_inv),
     (aten.lgamma.default, lax.lgamma),
+    (aten.digamma.default, digamma),
+    (aten.igamma.default, js.gammainc),
+    (aten.igammac.default, js.gammaincc),
+    (aten.special_zeta.default, zeta),
+    (aten.special_zeta.self_scalar, zeta),
+    (aten.special_zeta.other_scalar, zeta),
     (aten.i0.default, js.i0),
     (aten.special_i0e.default, js.i0e),
     (aten.special_i1.default, js.i1),
@@ -29,12 +47,6 @@ rows(
     (aten.special_modified_bessel_i1.default, js.i1),
     (aten.special_ndtri.default, js.ndtri),
 )
-
-
-@lowers(aten.digamma.default)
-def digamma(self):
-    """torch has the pole at 0 as an infinity of the opposite sign."""
-    return jnp.where(self == 0, jnp.copysign(jnp.inf, -self), lax.digamma(self))
 
 
 @lowers(aten.special_spherical_bessel_j0.default)
@@ -84,12 +96,6 @@ def _trigamma(x):
     return jnp.where(left, math.pi * math.pi / (sine * sine) - value, value)
 
 
-@lowers(aten.special_zeta.default, aten.special_zeta.self_scalar, aten.special_zeta.other_scalar)
-def special_zeta(self, other):
-    like = self if isinstance(self, jax.Array) else other
-    return _zeta(*jnp.broadcast_arrays(number(self, like), number(other, like)))
-
-
 _BERNOULLI = (
     Fraction(1, 6),
     Fraction(-1, 30),
@@ -137,13 +143,3 @@ def _zeta(x, q):
     total = jnp.where(at_pole, jnp.inf, total)
     total = jnp.where(x < 1, jnp.nan, total)
     return jnp.where(x == 1, jnp.inf, total).astype(dtype)
-
-
-@lowers(aten.igamma.default)
-def igamma(self, other):
-    return lax.igamma(*jnp.broadcast_arrays(self, other))
-
-
-@lowers(aten.igammac.default)
-def igammac(self, other):
-    return lax.igammac(*jnp.broadcast_arrays(self, other))

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch_galley
 from torch_galley.compat.finder import submodule
-from torch_galley.core.config import mode
+from torch_galley.core.config import setting
 
 
 def eager_mode(enable: bool) -> None:
@@ -19,7 +19,7 @@ def eager_mode(enable: bool) -> None:
 
 def is_eager_mode() -> bool:
     """Whether operations run at once."""
-    return mode() != "lazy"
+    return setting("mode") != "lazy"
 
 
 @contextlib.contextmanager

@@ -1,0 +1,224 @@
+"""What a step recorded by `jit` depends on outside its arguments, and whether that is as it was.
+
+Two kinds: torch's settings (dtypes, autocast, ...), and Python objects. Objects are found from the
+function: what it closes over, the globals its code names, what its methods belong to, and so on
+through containers, modules, optimizers and the attributes that the code names. Of each the plain
+values are compared, of anything else the identity.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torch_galley.capture.lazy import storage
+
+_PLAIN = (
+    *(bool, int, float, complex, str, bytes, type(None)),
+    *(torch.dtype, torch.device, torch.Size, storage.Layout),
+)
+_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+_FOREIGN = sys.stdlib_module_names | {"torch", "torch_galley", "numpy", "jax", "jaxlib"}
+"""Packages whose functions, classes and modules are not looked into."""
+_CALLED = {"forward", "__call__", "__enter__", "__exit__", "__getitem__", "__len__", "__iter__"}
+"""Methods that code calls without naming them."""
+
+
+def settings() -> tuple[Any, ...]:
+    """Return those of torch's settings that change what is recorded."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.is_autocast_cache_enabled(),
+        *((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("xla", "cpu")),
+    )
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """An object, and what it was like."""
+
+    thing: Any
+    path: str
+    """How the function comes to it."""
+    parts: Callable[[Any], Iterable[tuple[Any, Any]]]
+    """Gives its names and what they stand for."""
+    spelled: tuple[Any, ...]
+    kept: tuple[Any, ...]
+    """Its parts, so that what is known by identity stays what it is."""
+
+
+class State:
+    """The objects that a function can reach, as they are now."""
+
+    def __init__(self, roots: Iterable[Any]):
+        self._seen: list[_Seen] = []
+        self._names = set(_CALLED)
+        roots, known = list(roots), -1
+        while known < len(self._names):  # code found late may name attributes of what came early
+            known = len(self._names)
+            self._walk(roots)
+        tensors = [seen.thing for seen in self._seen if isinstance(seen.thing, torch.Tensor)]
+        self._leaves = [t for t in tensors if t.is_leaf and t.requires_grad]
+        self._grads: list[Any] = []
+        grads = [leaf.grad for leaf in self._leaves if leaf.grad is not None]
+        self.contents = [storage.contents_of(tensor) for tensor in (*tensors, *grads)]
+        """What the tensors among them, and their gradients, hold."""
+
+    def note_grads(self) -> None:
+        """Note which gradients there are when the step is over: the next call starts from them."""
+        self._grads = [_grad(leaf) for leaf in self._leaves]
+
+    def changed(self) -> str | None:
+        """Return how the function comes to something that is not as it was, None if all is."""
+        for seen in self._seen:
+            now = _spelled(seen.parts(seen.thing))
+            if now != seen.spelled:
+                names = [old[0] for old in seen.spelled if old not in now]
+                return f"{seen.path}.{names[0]}" if names else seen.path
+        for leaf, grad in zip(self._leaves, self._grads, strict=False):
+            if _grad(leaf) is not grad:
+                return "the gradient of a parameter"
+        return None
+
+    def _walk(self, roots: list[Any]) -> None:
+        self._seen.clear()
+        waiting = deque((root, getattr(root, "__name__", type(root).__name__)) for root in roots)
+        met: set[int] = set()
+        while waiting:
+            thing, path = waiting.popleft()
+            if id(thing) in met:
+                continue
+            parts = self._parts(thing)
+            if parts is None:
+                continue
+            met.add(id(thing))
+            found = list(parts(thing))
+            kept = tuple(value for _, value in found)
+            self._seen.append(_Seen(thing, path, parts, _spelled(found), kept))
+            waiting.extend((v, f"{path}.{n}") for n, v in found if not isinstance(v, _PLAIN))
+
+    def _parts(self, thing: Any) -> Callable[[Any], Iterable[tuple[Any, Any]]] | None:
+        """Return what takes an object apart, None if it is told by its identity alone."""
+        kind = type(thing)
+        if issubclass(kind, torch.Tensor):
+            return _tensor if thing.device.type == "xla" else None
+        if issubclass(kind, _CONTAINERS):
+            return _entries
+        if kind is types.FunctionType:
+            if not _own(thing.__module__):
+                return None
+            names = _names(thing.__code__)
+            self._names |= names
+            return functools.partial(_function, sorted(names))
+        if kind is types.MethodType:
+            return lambda method: (("__self__", method.__self__), ("__func__", method.__func__))
+        if kind is functools.partial:
+            return lambda p: (("func", p.func), ("args", p.args), ("keywords", p.keywords))
+        if kind in (staticmethod, classmethod):
+            return lambda method: (("__func__", method.__func__),)
+        if kind is property:
+            return lambda p: (("fget", p.fget), ("fset", p.fset))
+        if kind is types.ModuleType:
+            return self._named if _own(thing.__name__) else None
+        if issubclass(kind, type):
+            return self._named if _own(thing.__module__) else None
+        if "__wrapped__" in getattr(thing, "__dict__", ()):
+            return lambda wrapper: (("__wrapped__", wrapper.__wrapped__),)
+        torchs = any(base.__module__.startswith("torch.") for base in kind.__mro__)
+        if torchs and hasattr(thing, "__dict__"):
+            return _everything  # modules, optimizers, schedules: their code is not looked into
+        return self._instance if _own(kind.__module__) else None
+
+    def _named(self, thing: Any) -> Iterator[tuple[Any, Any]]:
+        names = self._names
+        if isinstance(thing, type):
+            yield from ((base.__qualname__, base) for base in thing.__mro__[1:])
+        own = getattr(thing, "__dict__", {})
+        yield from ((name, value) for name, value in own.items() if name in names)
+
+    def _instance(self, thing: Any) -> Iterator[tuple[Any, Any]]:
+        yield "__class__", type(thing)
+        yield from self._named(thing)
+        for base in type(thing).__mro__:
+            for name, slot in vars(base).items():
+                if type(slot) is types.MemberDescriptorType and name in self._names:
+                    yield name, getattr(thing, name, None)
+
+
+def _own(module: str | None) -> bool:
+    return (module or "").partition(".")[0] not in _FOREIGN
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Return the globals and attributes that code names, and the functions in it."""
+    inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _function(names: list[str], function: Any) -> Iterator[tuple[Any, Any]]:
+    code = function.__code__
+    yield "__code__", code
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # not bound yet
+            yield name, None
+    yield from ((n, function.__globals__[n]) for n in names if n in function.__globals__)
+    yield from enumerate(function.__defaults__ or ())
+    yield from (function.__kwdefaults__ or {}).items()
+    if (wrapped := vars(function).get("__wrapped__")) is not None:
+        yield "__wrapped__", wrapped
+
+
+def _entries(thing: Any) -> Iterator[tuple[Any, Any]]:
+    if not isinstance(thing, dict):
+        yield from enumerate(thing)
+        return
+    for number, (key, value) in enumerate(thing.items()):
+        plain = isinstance(key, _PLAIN)
+        if not plain:
+            yield f"key {number}", key
+        yield key if plain else number, value
+
+
+def _everything(thing: Any) -> Iterator[tuple[Any, Any]]:
+    yield "__class__", type(thing)
+    for name, value in vars(thing).items():
+        empty = isinstance(value, _CONTAINERS) and not value  # as most tables of hooks are
+        yield name, type(value) if empty else value
+
+
+def _tensor(tensor: torch.Tensor) -> Iterator[tuple[Any, Any]]:
+    yield "layout", storage.Layout.of(tensor)
+    yield "data", tensor.untyped_storage()._cdata
+    yield "requires_grad", tensor.requires_grad
+    if tensor.is_leaf and tensor.requires_grad:
+        yield "grad", tensor.grad is None
+
+
+def _grad(leaf: torch.Tensor) -> storage.Contents | None:
+    return None if leaf.grad is None else storage.contents_of(leaf.grad)
+
+
+def _spelled(parts: Iterable[tuple[Any, Any]]) -> tuple[Any, ...]:
+    return tuple([(name, *_spell(value)) for name, value in parts])
+
+
+def _spell(value: Any) -> tuple[Any, Any]:
+    """Return what two values have in common only if they are the same to a program."""
+    kind = type(value)
+    if kind is float or kind is complex:
+        return kind, repr(value) if value == 0 or value != value else value
+    return kind, value if kind in _PLAIN else id(value)
