@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check models architectures ops checks overhead recording clean
+.PHONY: help demo test check models architectures ops checks overhead recording bench-clusters clean
 
 help:
 	@echo "make demo    install into $(VENV), then show what galley does"
@@ -15,6 +15,7 @@ help:
 	@echo "make ops            judge every operator of op_db by eager, write docs/ops.md"
 	@echo "make checks         time the checks of indices, for docs/ops.md"
 	@echo "make overhead       time a call of a tiny network against inductor's"
+	@echo "make bench-clusters compare clustering with torch's and time it, write docs/clusters.md"
 	@echo "make recording      time what recording a lazy step costs against torch_xla 2.9"
 	@echo "make clean   remove $(VENV) and caches"
 	@echo "PYTHON=python3.12 make ... uses another Python for the environment"
@@ -46,6 +47,9 @@ checks: $(VENV)/test.stamp
 
 overhead: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.overhead
+
+bench-clusters: $(VENV)/test.stamp
+	$(BIN)/python -m benchmarks.clusters
 
 recording: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.recording

@@ -12,6 +12,7 @@ from torch_galley.capture.effects import drop_unread, untie_checks
 from torch_galley.capture.fx import Captured
 from torch_galley.capture.outputs import replay_views
 from torch_galley.capture.strided import rebase_as_strided
+from torch_galley.cluster.candidate import unknown_names
 from torch_galley.cluster.partition import Clustered, XlaCluster, partition
 from torch_galley.compile.cache import ExecutableCache
 from torch_galley.compile.client import Compiled, compile, has_device
@@ -50,7 +51,8 @@ def build(captured: Captured) -> Plan:
 
     def planned(clustered: Clustered) -> Plan:
         plan = _plan(clustered)
-        _compile_first(plan)
+        if not captured.config.dry_run:
+            _compile_first(plan)
         return plan
 
     plan = settle(captured, planned)
@@ -70,6 +72,9 @@ def settle(captured: Captured, use: Callable[[Clustered], Result]) -> Result:
     untie_checks(captured.graph.graph)
     drop_unread(captured.graph.graph)
     replay_views(captured)
+    for message in unknown_names(captured):
+        emit(Warned(message))
+        warnings.warn(message, stacklevel=3)
     failed: dict[str, Reason] = {}
     while True:
         try:

@@ -42,6 +42,13 @@ class Dag:
             successors[source].add(target)
         return Dag(tuple(names), tuple(predecessors), tuple(successors))
 
+    def without_edges_from(self, chosen: Sequence[bool]) -> Dag:
+        """Return the graph without what leaves some vertices."""
+        if not any(chosen):
+            return self
+        pairs = ((v, target) for v, targets in enumerate(self.successors) for target in targets)
+        return Dag.of(self.names, (pair for pair in pairs if not chosen[pair[0]]))
+
 
 def topological_order(
     count: int, edges: Iterable[tuple[int, int]], priority: Sequence[int]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import fx
 
 from torch_galley.capture.fx import is_symbolic_number, is_view
@@ -16,3 +17,14 @@ def is_operation(node: fx.Node) -> bool:
 def effective(node: fx.Node) -> bool:
     """Whether a node counts for a cluster's size: it computes, rather than views or fills."""
     return is_operation(node) and not is_view(node.target) and bool(node.all_input_nodes)
+
+
+def nbytes(node: fx.Node) -> int:
+    """Return the bytes of a node's tensor, symbolic sizes as first seen; 0 if it is none."""
+    val = node.meta.get("val")
+    if not isinstance(val, torch.Tensor):
+        return 0
+    count = val.dtype.itemsize
+    for size in val.shape:
+        count *= size if isinstance(size, int) else (size.node.hint or 1)
+    return count

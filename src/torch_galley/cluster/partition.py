@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,14 +10,22 @@ from typing import Any
 
 from torch import fx
 
-from torch_galley.capture.fx import Captured, is_shape_number, is_tensor
+from torch_galley.capture.fx import Captured, is_tensor
 from torch_galley.cluster import report, save
+from torch_galley.cluster.atoms import Atoms
+from torch_galley.cluster.candidate import candidates, scopes
 from torch_galley.cluster.check import check
-from torch_galley.cluster.contract import contract
-from torch_galley.cluster.dag import Dag, topological_order
+from torch_galley.cluster.contract import UNLIMITED, Limits
+from torch_galley.cluster.cut import Problem, cut
+from torch_galley.cluster.dag import topological_order
+from torch_galley.cluster.level import unavoidable
 from torch_galley.cluster.operation import effective, is_operation
-from torch_galley.cluster.support import HasDevice, draws, is_getitem, support
-from torch_galley.core.reasons import Reason, TooSmall
+from torch_galley.cluster.refine import cloned, pruned, trimmed
+from torch_galley.cluster.support import HasDevice, name_of
+from torch_galley.core.config import Config
+from torch_galley.core.errors import ClusterError
+from torch_galley.core.reasons import CheaperOutside, Constant, Reason, TooSmall
+from torch_galley.core.site import site_of
 
 
 @dataclass(frozen=True)
@@ -67,12 +75,25 @@ class Clustered:
     @property
     def clustered_operations(self) -> int:
         """Operations in clusters: |V_C|."""
-        return sum(is_operation(node) for c in self.clusters for node in c.nodes)
+        return sum(map(is_operation, {node for c in self.clusters for node in c.nodes}))
 
     @property
     def coverage(self) -> float:
         """η = |V_C| / |V_all|, 1.0 for an empty graph."""
         return self.clustered_operations / self.operations if self.operations else 1.0
+
+    @cached_property
+    def unavoidable(self) -> int:
+        """The fewest clusters that the operations which XLA can take could share: a lower bound.
+
+        Clusters that `min_cluster_size` dissolved count here, so there may be fewer.
+        """
+        atoms = Atoms.of(self.captured.graph.graph)
+        reasons = [self.native.get(nodes[0]) for nodes in atoms.members]
+        ours = [isinstance(r, Constant | TooSmall | CheaperOutside | None) for r in reasons]
+        constant = atoms.constants(ours)
+        alone = [o and not c for o, c in zip(ours, constant, strict=True)]
+        return unavoidable(atoms.dag.without_edges_from(constant), alone)
 
     def text(self) -> str:
         """Return the partition as a page of text."""
@@ -113,123 +134,184 @@ def partition(
         captured: the graph.
         has_device: whether jax has the counterpart of a torch device.
         failed: nodes, by name, that must stay native because lowering them failed.
+
+    Raises:
+        ConfigError: a setting names an operator that there is not.
+        ClusterError: the setting `require_full` is on, and something would run natively.
     """
     failed = failed or {}
     config = captured.config
-    dag, members = _build(captured.graph.graph)
-    reasons: list[Reason | None] = [
-        failed.get(atom[0].name) or support(atom[0], config, has_device) for atom in members
-    ]
-    clusters = contract(dag, [reason is None for reason in reasons])
-    if len(clusters) > 1 and all(reason is None for reason in reasons):
+    atoms = Atoms.of(captured.graph.graph)
+    first = [nodes[0] for nodes in atoms.members]
+    reasons = candidates(first, config, has_device, failed)
+    if config.require_full and any(reasons):
+        raise _not_full(first, reasons)
+    supported = [reason is None for reason in reasons]
+    limits = Limits(atoms.devices(), scopes(first, config), config.max_cluster_size or None)
+    if all(supported) and limits == UNLIMITED:
         # Nothing runs between the parts of a graph that XLA takes whole, so separate executables
         # would only add calls. (With native operations about, joining parts that no edge joins
         # could make one wait for what only the other needs.)
-        clusters = [list(range(len(members)))]
-    kept = []
-    for cluster in clusters:
-        size = sum(effective(members[v][0]) for v in cluster)
-        if size >= config.min_cluster_size:
-            kept.append(cluster)
-        else:
+        kept, clones = [list(range(len(first)))] if first else [], []
+        _dissolve_small(kept, first, reasons, config)
+    else:
+        constant = atoms.constants(supported)
+        dag = atoms.dag.without_edges_from(constant)
+        ours = [s and not c for s, c in zip(supported, constant, strict=True)]
+        problem = Problem(dag, ours, atoms.tensors, limits)
+        kept = cut(problem, config.order, config.horizontal)
+        _dissolve_small(kept, first, reasons, config)
+        if config.refine and len(kept) > 1:
+            kept = trimmed(atoms.tensors, kept, atoms.views())
+            for v in set(range(len(first))).difference(*kept):
+                if ours[v] and reasons[v] is None:
+                    reasons[v] = CheaperOutside(name_of(first[v].target))
+        for v, node in enumerate(first):
+            if constant[v]:
+                reasons[v] = Constant(name_of(node.target))
+        clones = cloned(
+            atoms.tensors,
+            kept,
+            atoms.cheap(supported) if config.refine and len(kept) > 1 else constant,
+            constant,
+        )
+        kept, clones = pruned(kept, clones, atoms.dag.successors, atoms.results)
+    check(atoms.dag, kept)
+    return _emit(captured, atoms, kept, clones, reasons, failed)
+
+
+def _not_full(nodes: Sequence[fx.Node], reasons: Sequence[Reason | None]) -> ClusterError:
+    lines = [
+        f"  {node.name}: {reason}" + (f" at {site}" if (site := site_of(node.meta)) else "")
+        for node, reason in zip(nodes, reasons, strict=True)
+        if reason is not None
+    ]
+    message = f"{len(lines)} of {len(nodes)} operations would run natively:"
+    return ClusterError("\n".join([message, *lines]), hint="turn require_full off to run them so")
+
+
+def _dissolve_small(
+    clusters: list[list[int]],
+    nodes: Sequence[fx.Node],
+    reasons: list[Reason | None],
+    config: Config,
+) -> None:
+    """Take out clusters that are too small, unless all has to be in clusters."""
+    for cluster in list(clusters):
+        size = sum(effective(nodes[v]) for v in cluster)
+        if size < config.min_cluster_size and not config.require_full:
+            clusters.remove(cluster)
             for v in cluster:
                 reasons[v] = TooSmall(size, config.min_cluster_size)
-    check(dag, kept)
-    return _emit(captured, dag, members, kept, reasons, failed)
-
-
-def _build(graph: fx.Graph) -> tuple[Dag, list[list[fx.Node]]]:
-    """Return the dependency graph and, for each vertex, its nodes: a producer and its getitems.
-
-    Symbolic numbers are not vertices: their value follows from the inputs' shapes. Those that
-    do depend on data come from a native node, and carry the dependency on to their users.
-    """
-    vertex: dict[fx.Node, int] = {}
-    behind: dict[fx.Node, frozenset[int]] = {}  # vertices that a symbolic number hangs on
-    members: list[list[fx.Node]] = []
-    edges: set[tuple[int, int]] = set()
-    last_effect: int | None = None
-    for node in graph.nodes:
-        if node.op != "call_function":
-            continue
-        sources: set[int] = set()
-        for arg in node.all_input_nodes:
-            sources |= {vertex[arg]} if arg in vertex else behind.get(arg, frozenset())
-        if is_getitem(node) and node.args[0] in vertex:
-            vertex[node] = vertex[node.args[0]]
-            members[vertex[node]].append(node)
-            continue
-        if is_shape_number(node):
-            behind[node] = frozenset(sources)
-            continue
-        vertex[node] = len(members)
-        members.append([node])
-        if _has_effect(node):  # draws of random numbers and writes keep their order
-            if last_effect is not None:
-                sources.add(last_effect)
-            last_effect = vertex[node]
-        edges |= {(source, vertex[node]) for source in sources}
-    return Dag.of([atom[0].name for atom in members], edges), members
-
-
-def _has_effect(node: fx.Node) -> bool:
-    target = node.target
-    schema = getattr(target, "_schema", None)
-    if schema is None:
-        return True
-    writes = any(arg.alias_info is not None and arg.alias_info.is_write for arg in schema.arguments)
-    return writes or draws(target) or not schema.returns
 
 
 def _emit(
     captured: Captured,
-    dag: Dag,
-    members: Sequence[Sequence[fx.Node]],
+    atoms: Atoms,
     kept: Sequence[Sequence[int]],
+    clones: Sequence[Set[int]],
     reasons: Sequence[Reason | None],
     failed: Mapping[str, Reason],
 ) -> Clustered:
     """Order clusters and native vertices and give clusters their names and borders."""
-    owner = {v: number for number, cluster in enumerate(kept) for v in cluster}
-    groups: list[list[int]] = [list(cluster) for cluster in kept]
+    groups = [set(cluster).union(*clones[n : n + 1]) for n, cluster in enumerate(kept)]
+    home = {v: number for number, cluster in enumerate(kept) for v in cluster}
     native: dict[fx.Node, Reason] = {}
-    for v, reason in enumerate(reasons):
-        if v not in owner:
-            owner[v] = len(groups)
-            groups.append([v])
-            assert reason is not None
-            native[members[v][0]] = reason
-    edges = [
-        (owner[a], owner[b])
-        for a in range(len(members))
-        for b in dag.successors[a]
-        if owner[a] != owner[b]
-    ]
-    order = topological_order(len(groups), edges, [group[0] for group in groups])
+    for v in _needed_natively(atoms, groups, home, reasons):
+        home[v] = len(groups)
+        groups.append({v})
+        reason = reasons[v]
+        assert reason is not None
+        native[atoms.members[v][0]] = reason
+    edges = {
+        (home[source], number)
+        for number, group in enumerate(groups)
+        for v in group
+        for source in atoms.dag.predecessors[v]
+        if source not in group
+    }
+    order = topological_order(len(groups), edges, [min(group) for group in groups])
+    if len(order) < len(groups):
+        raise ClusterError("clusters and native operations form a cycle")
     steps: list[XlaCluster | fx.Node] = []
     clusters: list[XlaCluster] = []
     position = {node: i for i, node in enumerate(captured.graph.graph.nodes)}
+    places: dict[fx.Node, set[int]] = {}
+    for number, group in enumerate(groups):
+        for node in (node for v in group for node in atoms.members[v]):
+            places.setdefault(node, set()).add(number)
     for number in order:
-        nodes = sorted((n for v in groups[number] for n in members[v]), key=position.__getitem__)
+        nodes = [node for v in groups[number] for node in atoms.members[v]]
+        nodes.sort(key=position.__getitem__)
         if number < len(kept):
-            clusters.append(_bordered(f"xla_{captured.fingerprint}_{len(clusters)}", nodes))
+            name = f"xla_{captured.fingerprint}_{len(clusters)}"
+            made = {node for v in kept[number] for node in atoms.members[v]}
+            clusters.append(_bordered(name, nodes, places, made))
             steps.append(clusters[-1])
         else:
             steps.extend(nodes)
     return Clustered(captured, tuple(clusters), native, tuple(steps), failed)
 
 
-def _bordered(name: str, nodes: Sequence[fx.Node]) -> XlaCluster:
+def _needed_natively(
+    atoms: Atoms,
+    groups: Sequence[Set[int]],
+    home: Mapping[int, int],
+    reasons: Sequence[Reason | None],
+) -> list[int]:
+    """Return vertices at home in no cluster that have to run: whose result is not made elsewhere.
+
+    What XLA could take and clusters make for themselves runs natively only for native readers.
+    """
+    places: dict[int, set[int]] = {}
+    for number, group in enumerate(groups):
+        for v in group:
+            places.setdefault(v, set()).add(number)
+    needed: set[int] = set()
+    for v in range(len(atoms.members) - 1, -1, -1):
+        if v in home:
+            continue
+        readers = atoms.dag.successors[v]
+        if (
+            not isinstance(reasons[v], Constant | TooSmall | CheaperOutside | None)
+            or v in atoms.results
+            or not readers
+            or any(r in needed for r in readers)
+            or any(places.get(r, set()) - places.get(v, set()) for r in readers)
+        ):
+            needed.add(v)
+    return sorted(needed)
+
+
+def _bordered(
+    name: str,
+    nodes: Sequence[fx.Node],
+    places: Mapping[fx.Node, Set[int]],
+    made: Set[fx.Node],
+) -> XlaCluster:
+    """Name a cluster and find what it takes and gives.
+
+    Args:
+        name: its name.
+        nodes: its nodes, clones included.
+        places: for each node of the graph, the clusters and native operations it is computed in.
+        made: those of its nodes that others may take from it.
+    """
     inside = set(nodes)
     inputs: dict[fx.Node, None] = {}
     for node in nodes:
         for arg in node.all_input_nodes:
             if arg not in inside and is_tensor(arg):
                 inputs[arg] = None
-    outputs = []
-    for node in nodes:
-        readers = (user for user in node.users if user not in inside)
-        # A user that wants only the tensor's sizes does not want the tensor.
-        if is_tensor(node) and not all(map(is_shape_number, readers)):
-            outputs.append(node)
+    outputs = [
+        node
+        for node in nodes
+        if node in made
+        and is_tensor(node)
+        and any(
+            # A user that wants only the tensor's sizes is computed nowhere.
+            user.op == "output" or not places.get(user, set()) <= places[node]
+            for user in node.users
+        )
+    ]
     return XlaCluster(name, tuple(nodes), tuple(inputs), tuple(outputs))

@@ -13,10 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import fx
 
-from torch_galley.cluster.operation import effective, is_operation
+from torch_galley.cluster.operation import effective, is_operation, nbytes
 from torch_galley.core.site import site_of
 
 if TYPE_CHECKING:
@@ -61,15 +60,7 @@ def border(cluster: XlaCluster) -> Border:
 
 
 def _nbytes(nodes: Iterable[fx.Node]) -> int:
-    total = 0
-    for node in nodes:
-        val = node.meta.get("val")
-        if isinstance(val, torch.Tensor):
-            count = val.dtype.itemsize
-            for size in val.shape:
-                count *= size if isinstance(size, int) else (size.node.hint or 1)
-            total += count
-    return total
+    return sum(map(nbytes, nodes))
 
 
 def to_json(clustered: Clustered) -> dict[str, Any]:
@@ -79,6 +70,7 @@ def to_json(clustered: Clustered) -> dict[str, Any]:
         "operations": clustered.operations,
         "clustered_operations": clustered.clustered_operations,
         "coverage": clustered.coverage,
+        "unavoidable_clusters": clustered.unavoidable,
         "clusters": [
             {
                 "name": cluster.name,
@@ -105,9 +97,11 @@ def to_json(clustered: Clustered) -> dict[str, Any]:
 
 def text(clustered: Clustered) -> str:
     """Return the partition as a page of text."""
+    count = len(clustered.clusters)
+    least = f" (at least {clustered.unavoidable} needed)" if count > clustered.unavoidable else ""
     lines = [
         f"{clustered.captured.role} graph: {clustered.operations} operations, "
-        f"{len(clustered.clusters)} clusters, coverage η = {clustered.coverage:.1%}"
+        f"{count} clusters{least}, coverage η = {clustered.coverage:.1%}"
     ]
     for cluster in clustered.clusters:
         crossing = border(cluster)

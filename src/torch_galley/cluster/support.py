@@ -13,8 +13,6 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch_galley.capture.fx import is_symbolic_number
 from torch_galley.capture.outputs import SHARES_MEMORY
 from torch_galley.core import reasons
-from torch_galley.core.config import Config
-from torch_galley.core.errors import ConfigError
 from torch_galley.core.reasons import Reason
 from torch_galley.core.spec import XLA_DTYPE
 from torch_galley.ops.registry import lookup
@@ -23,18 +21,16 @@ HasDevice = Callable[[torch.device], bool]
 """Whether jax has the counterpart of a torch device."""
 
 
-def support(node: fx.Node, config: Config, has_device: HasDevice) -> Reason | None:
+def support(node: fx.Node, has_device: HasDevice) -> Reason | None:
     """Return None if the node can go into a cluster, else the Reason why it stays native.
 
     `operator.getitem` follows its producer and is not asked about.
     """
     target = node.target
-    name = _name(target)
+    name = name_of(target)
     if not isinstance(target, OpOverload):
         kind = "higher-order operator" if isinstance(target, HigherOrderOperator) else "function"
         return reasons.NoLowering(f"{kind} {name}")
-    if denied(target, config.deny_ops):
-        return reasons.DeniedByUser(name)
     if any(
         arg.alias_info is not None and arg.alias_info.is_write for arg in target._schema.arguments
     ):
@@ -54,6 +50,8 @@ def support(node: fx.Node, config: Config, has_device: HasDevice) -> Reason | No
     for value in _values(node):
         if reason := _tensor_support(value, has_device):
             return reason
+    if len(devices := _devices(node)) > 1:
+        return reasons.MixedDevices(name, " and ".join(sorted(map(str, devices))))
     if lowering.when is not None:
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda arg: arg.meta.get("val"))
         return lowering.when(*args, **kwargs)
@@ -70,7 +68,8 @@ def draws(target: Any) -> bool:
     return seeded and lookup(target) is None
 
 
-def _name(target: Any) -> str:
+def name_of(target: Any) -> str:
+    """Return what an operator is called in reports."""
     return (
         str(target) if isinstance(target, OpOverload) else getattr(target, "__name__", str(target))
     )
@@ -85,6 +84,16 @@ def _values(node: fx.Node) -> Iterator[Any]:
     for source in [node, *node.all_input_nodes]:
         val = source.meta.get("val", _UNRECORDED)
         yield from val if isinstance(val, tuple | list) else [val]
+
+
+def _devices(node: fx.Node) -> set[torch.device]:
+    """Return the devices of a node's results and inputs; numbers as tensors may be anywhere."""
+    inputs = [source.meta.get("val") for source in node.all_input_nodes]
+    val = node.meta.get("val")
+    results = val if isinstance(val, tuple | list) else [val]
+    found = [t for t in results if isinstance(t, torch.Tensor)]
+    found += [t for t in inputs if isinstance(t, torch.Tensor) and t.dim() > 0]
+    return {tensor.device for tensor in found}
 
 
 def _tensor_support(value: Any, has_device: HasDevice) -> Reason | None:
@@ -103,32 +112,6 @@ def _tensor_support(value: Any, has_device: HasDevice) -> Reason | None:
     if not has_device(value.device):
         return reasons.NoDevice(value.device.type)
     return None
-
-
-def denied(target: OpOverload, deny_ops: tuple[str, ...]) -> bool:
-    """Whether a setting such as ("aten.gelu", "aten.add.Tensor") names this overload.
-
-    Raises:
-        ConfigError: an entry that names no operator of this torch.
-    """
-    for entry in deny_ops:
-        _known_operator(entry)
-    names = {str(target), str(target.overloadpacket)}
-    return not names.isdisjoint(deny_ops)
-
-
-def _known_operator(entry: str) -> None:
-    found: Any = torch.ops
-    try:
-        for part in entry.split("."):
-            found = getattr(found, part)
-    except AttributeError:
-        found = None
-    if found is None or entry.count(".") < 1:
-        raise ConfigError(
-            f"deny_ops names {entry!r}, which is no operator here",
-            hint="write namespace.name or namespace.name.overload, such as 'aten.gelu'",
-        )
 
 
 def is_getitem(node: fx.Node) -> bool:

@@ -37,8 +37,48 @@ class Config:
     min_cluster_size: int = _setting(
         4, "Fewest operations a cluster must have; views and constants do not count.", minimum=1
     )
+    max_cluster_size: int = _setting(
+        0, "Most operations a cluster may have, getitem not counted; 0 for no limit.", minimum=0
+    )
+    order: str = _setting(
+        "auto",
+        "How clusters grow: 'topo' from the last operation on, 'bytes' along the heaviest tensors "
+        "first, 'auto' the cheaper border of both, 'topo' beyond 20,000 operations.",
+        ("auto", "topo", "bytes"),
+    )
+    horizontal: bool = _setting(
+        False, "Let operations share a cluster that no dependency holds together."
+    )
+    refine: bool = _setting(
+        True, "Compute cheap operations twice, and leave views out of clusters, where that pays."
+    )
+    allow_ops: tuple[str, ...] = _setting((), "Operators that XLA may have; none given: all.")
     deny_ops: tuple[str, ...] = _setting(
         (), "Operators kept out of XLA, such as 'aten.gelu' or 'aten.add.Tensor'."
+    )
+    allow_nodes: tuple[str, ...] = _setting(
+        (), "Names or patterns ('add_*') of operations that XLA may have; none given: all."
+    )
+    deny_nodes: tuple[str, ...] = _setting(
+        (), "Names or patterns ('add_*') of operations kept out of XLA."
+    )
+    allow_modules: tuple[str, ...] = _setting(
+        (), "Paths or patterns ('encoder.layer.*') of modules XLA may have; none given: all."
+    )
+    deny_modules: tuple[str, ...] = _setting(
+        (), "Paths or patterns ('encoder.layer.*') of modules kept out of XLA."
+    )
+    scopes: tuple[str, ...] = _setting(
+        (), "Paths or patterns of modules; operations of different ones share no cluster."
+    )
+    fuel: int = _setting(
+        -1, "Operations of a graph, the first ones, that XLA may have; -1 for all.", minimum=-1
+    )
+    require_full: bool = _setting(
+        False, "Raise, listing them, if any operation would run natively."
+    )
+    dry_run: bool = _setting(
+        False, "Cut graphs and report, but compile nothing: everything runs natively."
     )
     strict: bool = _setting(
         False, "Raise when a lowering fails, instead of running that operator natively."

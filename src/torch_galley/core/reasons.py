@@ -51,6 +51,57 @@ class DeniedByUser(Reason):
 
 
 @dataclass(frozen=True)
+class NotAllowed(Reason):
+    """A setting lists what XLA may have, and this is not in it."""
+
+    op: str
+    setting: str
+    sentence = "{op} is not in {setting}"
+
+    @property
+    def group(self) -> str:
+        return f"not in {self.setting}"
+
+
+@dataclass(frozen=True)
+class OutOfFuel(Reason):
+    """The setting `fuel` was used up by operations before this one."""
+
+    op: str
+    fuel: int
+    sentence = "{op} comes after fuel={fuel} others"
+
+    @property
+    def group(self) -> str:
+        return f"after the first {self.fuel}, see the setting fuel"
+
+
+@dataclass(frozen=True)
+class MixedDevices(Reason):
+    """The operator moves data from one device to another."""
+
+    op: str
+    devices: str
+    sentence = "{op} works across {devices}"
+
+
+@dataclass(frozen=True)
+class Constant(Reason):
+    """Data-independent and cheap: made natively for native readers, and in clusters for theirs."""
+
+    op: str
+    sentence = "{op} is made anew wherever it is read"
+
+
+@dataclass(frozen=True)
+class CheaperOutside(Reason):
+    """A view at the end of a cluster: handing over what it is a view of costs less."""
+
+    op: str
+    sentence = "{op}, a view, costs less outside its cluster"
+
+
+@dataclass(frozen=True)
 class UnsupportedDtype(Reason):
     """A dtype that XLA or DLPack can't take."""
 

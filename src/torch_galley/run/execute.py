@@ -65,6 +65,7 @@ class Plan:
     def __init__(self, clustered: Clustered, executable: GetExecutable):
         self.clustered = clustered
         self.executable = executable
+        self._dry = clustered.captured.config.dry_run
         self.executions = len(clustered.clusters)
         """Executables that one run runs."""
         self.native_operators = tuple(node.target for node in clustered.native)
@@ -140,7 +141,7 @@ class Plan:
         return f"as_torch({value})" if item in self._on_device else value
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
-        if client.forked:
+        if client.forked or self._dry:
             return self._natively(inputs)
         started = time.perf_counter()
         bindings: dict[Any, Any] = {}
@@ -152,7 +153,7 @@ class Plan:
         return results
 
     def _natively(self, inputs: list[Any]) -> list[Any]:
-        """Run the captured graph in torch, as a process must that was forked from one with XLA."""
+        """Run the captured graph in torch: in a dry run, or in a fork of a process with XLA."""
         given = list(inputs)
         inputs.clear()
         emit(NativeExecuted(self.clustered.operations))

@@ -18,7 +18,6 @@ from torch._ops import OpOverload
 
 from torch_galley.cluster.support import support
 from torch_galley.compile.client import has_device
-from torch_galley.core.config import Config
 from torch_galley.core.errors import ToolError
 from torch_galley.core.reasons import Reason
 from torch_galley.ops import aten as families
@@ -75,7 +74,7 @@ def supported(op: OpOverload) -> Support:
         torch._C.DispatchKey.CompositeImplicitAutograd
     ):
         return Support(name, "decomposed", "by torch's dispatcher")
-    reason = support(fx.Graph().call_function(op), Config(), has_device)
+    reason = support(fx.Graph().call_function(op), has_device)
     return Support(name, "native", str(reason), reason=reason)
 
 

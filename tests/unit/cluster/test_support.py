@@ -7,6 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from torch_galley.cluster.candidate import candidates
 from torch_galley.cluster.support import support
 from torch_galley.compile.client import has_device
 from torch_galley.core import reasons
@@ -22,7 +23,8 @@ def reason_for(function, *inputs, op=None, config=None, device=has_device):
     graph = make_fx(function, tracing_mode="symbolic")(*inputs)
     calls = [n for n in graph.graph.nodes if n.op == "call_function"]
     node = next(n for n in calls if n.target == op) if op else calls[-1]
-    return support(node, config or Config(), device)
+    (reason,) = candidates([node], config or Config(), device)
+    return reason
 
 
 def test_supported():
@@ -77,6 +79,6 @@ def test_cuda_tensors_where_jax_has_no_gpu():
     graph = torch.fx.Graph()
     node = graph.call_function(aten.sin.default, (graph.placeholder("x"),))
     node.args[0].meta["val"] = node.meta["val"] = x
-    assert support(node, Config(), lambda device: device.type == "cpu") == reasons.NoDevice("cuda")
+    assert support(node, lambda device: device.type == "cpu") == reasons.NoDevice("cuda")
     assert str(reasons.NoDevice("cuda")) == "jax has no cuda device in this process"
-    assert support(node, Config(), lambda device: True) is None
+    assert support(node, lambda device: True) is None
