@@ -55,13 +55,14 @@ def _in(body: str, entry: bool) -> Iterator[str]:
         if opcode in _IN_PLACE:
             suspects += [(name, m) for m in dict.fromkeys(read) if read.count(m) > 1]
     for name, shared in suspects:
-        fits = _bytes(types.get(shared, "")) & _bytes(types[name])
-        if shared not in kept and last[shared] == name and fits:
+        if shared in kept or last[shared] != name:
+            continue
+        if _bits(types.get(shared, "")) & _bits(types[name]):  # else it would not fit there
             yield name
 
 
-def _bytes(kind: str) -> set[int]:
-    """Return the sizes of the arrays of a type, in bits for what a byte holds several of."""
+def _bits(kind: str) -> set[int]:
+    """Return the sizes of the arrays of a type, in bits."""
     return {
         int(bits or 8) * math.prod(int(size) for size in dims.split(",") if size)
         for _, bits, dims in _ARRAY.findall(kind)

@@ -218,8 +218,9 @@ def _mover(
     addresses = [address for address, _ in kept.values()]
     template = [kept[place][1] if place in kept else None for place in range(len(slots))]
     others = [(place, slot) for place, slot in enumerate(slots) if place not in kept]
-    copied = [(place, slot) for place, slot in others if slot.small and execute is not None]
-    viewed = [(place, slot.array) for place, slot in others if (place, slot) not in copied]
+    copies_small = execute is not None
+    copied = [(place, slot) for place, slot in others if slot.small and copies_small]
+    viewed = [(place, slot.array) for place, slot in others if not (slot.small and copies_small)]
     idle: list[list[tuple[int, _Slot, torch.Tensor, Any]]] = []
     """Memory for small inputs that no call is using now: several threads may call."""
 
