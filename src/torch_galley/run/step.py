@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -14,7 +15,7 @@ from torch_galley.cluster.partition import XlaCluster
 from torch_galley.compile.client import Compiled, xla_error
 from torch_galley.compile.engine import Engine
 from torch_galley.core.errors import GalleyError, RunError
-from torch_galley.lower.driver import Argument
+from torch_galley.lower.driver import Argument, Lowered
 from torch_galley.lower.symbol import (
     Bindings,
     bind,
@@ -109,7 +110,7 @@ class ClusterStep:
         try:
             results = compiled.executable.run(arrays)
             if lowered.checks:
-                _raise_failed(compiled, results[-1])
+                _raise_failed(compiled.lowered, compiled.engine.take(results[-1]))
         except jax.errors.JaxRuntimeError as error:
             raise self._failure(compiled, error) from error
         return results
@@ -149,8 +150,8 @@ class ClusterStep:
             for value, argument in zip(values, arguments, strict=True)
         ]
         lowered = compiled.lowered
-        plain = lowered.plain_results and not lowered.checks
-        takes = compiled.engine.take if plain and not any(self._stays) else None
+        plain = lowered.plain_results and not any(self._stays)
+        takes = compiled.engine.take if plain else None
         self._ready = ready = _Ready(own, slots, compiled, None if self._symbols else takes)
         return ready
 
@@ -184,7 +185,9 @@ class _Ready:
         kept = _kept(values, arrays)
         self._moved = _mover(kept, self._slots)
         if self._take is not None:
-            self.usual = _mover(kept, self._slots, self.compiled.executable.run, self._take)
+            lowered = self.compiled.lowered
+            check = partial(_raise_failed, lowered) if lowered.checks else None
+            self.usual = _mover(kept, self._slots, self.compiled.executable.run, self._take, check)
         return arrays
 
 
@@ -207,12 +210,14 @@ def _mover(
     slots: list[_Slot],
     execute: Callable[[list[Any]], Sequence[Any]] | None = None,
     take: Callable[[Any], torch.Tensor] | None = None,
+    check: Callable[[torch.Tensor], None] | None = None,
 ) -> Callable[[list[Any]], list[Any] | None]:
     """Return a function that brings inputs, but not parameters that lie where they lay.
 
     It gives arrays; with `execute` and `take` it goes on to the results: one function, since each
     further one would be a tenth of a small network's call. As nothing reads the inputs after that,
     it has memory of its own for small ones: to copy them there is quicker than to make an array.
+    `check` is given the last result, the verdicts, and raises if one is bad.
     """
     places = list(kept)
     addresses = [address for address, _ in kept.values()]
@@ -246,6 +251,8 @@ def _mover(
             arrays[place] = array
         results = [take(array) for array in execute(arrays)]
         idle.append(copies)
+        if check is not None:
+            check(results.pop())
         return results
 
     return move
@@ -325,11 +332,9 @@ class NativeStep:
         return (result,)
 
 
-def _raise_failed(compiled: Compiled, verdicts: jax.Array) -> None:
+def _raise_failed(lowered: Lowered, verdicts: torch.Tensor) -> None:
     """Raise what eager would have raised for the first check that failed."""
-    lowered = compiled.lowered
-    found = compiled.engine.take(verdicts).tolist()
-    for check, (count, value) in zip(lowered.checks, found, strict=True):
+    for check, (count, value) in zip(lowered.checks, verdicts.tolist(), strict=True):
         if count:
             site = lowered.sites.get(check.node)
             place = f"\n  at {site}" if site else ""

@@ -200,7 +200,7 @@ def test_index_out_of_range(galley, op):
         assert isinstance(ours.value, eager.type)
         shown = value * 10 if op in ("take", "put") else value
         assert f"{op}: index {shown} is out of bounds for dimension {dim}" in str(ours.value)
-    torch.testing.assert_close(compiled(x, ints(0)), function(x, ints(0)))
+        torch.testing.assert_close(compiled(x, ints(0)), function(x, ints(0)))
 
 
 def test_mask_must_match_the_number_of_values(galley):
