@@ -9,6 +9,7 @@ values are compared, of anything else the identity.
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 import types
 from collections import deque
@@ -57,6 +58,8 @@ class _Seen:
     spelled: tuple[Any, ...]
     kept: tuple[Any, ...]
     """Its parts, so that what is known by identity stays what it is."""
+    untouched: Callable[[], bool]
+    """Whether its parts are the very objects that they were: quicker than to spell them."""
 
 
 class State:
@@ -83,6 +86,8 @@ class State:
     def changed(self) -> str | None:
         """Return how the function comes to something that is not as it was, None if all is."""
         for seen in self._seen:
+            if seen.untouched():
+                continue
             now = _spelled(seen.parts(seen.thing))
             if now != seen.spelled:
                 names = [old[0] for old in seen.spelled if old not in now]
@@ -106,7 +111,8 @@ class State:
             met.add(id(thing))
             found = list(parts(thing))
             kept = tuple(value for _, value in found)
-            self._seen.append(_Seen(thing, path, parts, _spelled(found), kept))
+            untouched = _untouched(thing, parts)
+            self._seen.append(_Seen(thing, path, parts, _spelled(found), kept, untouched))
             waiting.extend((v, f"{path}.{n}") for n, v in found if not isinstance(v, _PLAIN))
 
     def _parts(self, thing: Any) -> Callable[[Any], Iterable[tuple[Any, Any]]] | None:
@@ -198,6 +204,29 @@ def _everything(thing: Any) -> Iterator[tuple[Any, Any]]:
     for name, value in vars(thing).items():
         empty = isinstance(value, _CONTAINERS) and not value  # as most tables of hooks are
         yield name, type(value) if empty else value
+
+
+def _untouched(thing: Any, parts: Callable[..., Any]) -> Callable[[], bool]:
+    """Return what asks whether a container or object of torch's has the very parts it has now."""
+    if parts not in (_entries, _everything):
+        return lambda: False
+    whole = parts is _everything
+    kind, table = type(thing), vars(thing) if whole else thing
+    names = list(table)
+    values = list(table.values()) if isinstance(table, dict) else names
+    empty = [x for x in values if isinstance(x, _CONTAINERS) and not x] if whole else []
+
+    def same() -> bool:
+        table = vars(thing) if whole else thing
+        return (
+            type(thing) is kind
+            and len(table) == len(names)
+            and all(map(operator.is_, table, names))
+            and (values is names or all(map(operator.is_, table.values(), values)))
+            and not any(empty)
+        )
+
+    return same
 
 
 def _tensor(tensor: torch.Tensor) -> Iterator[tuple[Any, Any]]:
