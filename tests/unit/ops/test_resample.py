@@ -66,6 +66,10 @@ def test_histogram(same):
     same(histograms, x, weight)
 
 
+def test_histogram_of_nothing(same):
+    same(lambda x: (*torch.histogram(x, 3), torch.histogramdd(x, [3, 4]).bin_edges), torch.ones(0, 2))
+
+
 def test_mode(same):
     x = torch.randint(0, 4, (3, 9)).float()  # no NaN: which one counts then depends on its place
     same(lambda x: (*torch.mode(x, 1), *torch.mode(x, 0, keepdim=True)), x)

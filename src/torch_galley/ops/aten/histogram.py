@@ -55,8 +55,8 @@ def _edges(x: jax.Array, bins: int, limits: Sequence[float] | None) -> jax.Array
         low, high = jnp.min(x), jnp.max(x)
         message = "the range of the data is not finite"
         require(jnp.isfinite(low) & jnp.isfinite(high), jnp.zeros(()), RuntimeError, message)
-    else:
-        low = high = jnp.zeros((), x.dtype)
+    else:  # of nothing: from 0 to 1
+        low, high = jnp.zeros((), x.dtype), jnp.ones((), x.dtype)
     half = jnp.where(low == high, 0.5, 0.0).astype(x.dtype)
     low, high = low - half, high + half
     step, number = (high - low) / bins, jnp.arange(bins + 1)
