@@ -229,6 +229,7 @@ def test_selection_by_mask(galley):
 def test_static_nonzero(same):
     same(lambda x: torch.nonzero_static(x > 5, size=20, fill_value=-7) * 2, X)
     same(lambda x: torch.nonzero_static(x > 5, size=3) * 2, X)
+    same(lambda x: torch.nonzero_static(x > 5, size=3) * 2, X[:, :0])
 
 
 @pytest.mark.parametrize("accumulate", [False, True])

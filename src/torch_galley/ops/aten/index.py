@@ -126,5 +126,7 @@ def masked_fill_tensor(self, mask, value):
 def nonzero_static(self, *, size, fill_value=-1):
     if self.ndim == 0:
         return jnp.zeros((size, 0), "int64")
+    if not self.size:  # jnp.nonzero gives zeros
+        return jnp.full((size, self.ndim), fill_value, "int64")
     found = jnp.nonzero(self, size=size, fill_value=fill_value)
     return jnp.stack(found, axis=-1).astype("int64")
