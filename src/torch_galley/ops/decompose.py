@@ -66,6 +66,21 @@ def _in_its_format(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Ten
     return rewritten
 
 
+def _truncating(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return the rewriting of linspace that cuts the ends to whole numbers first, as eager does."""
+
+    def whole(end: Any, dtype: torch.dtype) -> Any:
+        return end.to(dtype) if isinstance(end, torch.Tensor) else int(end)
+
+    def linspace(start: Any, end: Any, steps: int, **kwargs: Any) -> torch.Tensor:
+        dtype = kwargs.get("dtype") or torch.get_default_dtype()
+        if not (dtype.is_floating_point or dtype.is_complex):
+            start, end = whole(start, dtype), whole(end, dtype)
+        return rule(start, end, steps, **kwargs)
+
+    return linspace
+
+
 _OURS: dict[Any, Callable[..., Any]] = {
     aten.native_dropout.default: _native_dropout,
     aten.ldexp.Tensor: _ldexp,
@@ -96,6 +111,8 @@ def _candidates() -> dict[Any, Callable[..., Any]]:
     table.pop(aten.bernoulli.p, None)
     table.update(get_decompositions(_BEYOND_CORE))
     table.update({op: _in_its_format(table[op]) for op in _IN_ITS_FORMAT})
+    linspaces = [op for op in table if op.overloadpacket is aten.linspace]
+    table.update({op: _truncating(table[op]) for op in linspaces})
     table.update(_OURS)
     return table
 

@@ -96,6 +96,11 @@ def test_linspace(same, dtype):
     same(f, torch.tensor(0))
 
 
+@pytest.mark.parametrize("start", [4.3, torch.tensor(4.3)], ids=["number", "tensor"])
+def test_linspace_in_integers_starts_at_one(same, start):
+    same(lambda x: torch.linspace(start, 1.9, 50, dtype=torch.int64) + x, torch.tensor(1))
+
+
 @pytest.mark.parametrize(("rows", "columns"), [(4, 3), (2, 5), (0, 3), (3, 0)])
 def test_triangle_indices(same, rows, columns):
     def f(x):
