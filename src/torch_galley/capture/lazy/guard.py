@@ -12,12 +12,18 @@ import functools
 import operator
 import sys
 import types
+import weakref
+from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from torch_galley.capture.lazy import storage
 
@@ -25,11 +31,19 @@ _PLAIN = (
     *(bool, int, float, complex, str, bytes, type(None)),
     *(torch.dtype, torch.device, torch.Size, storage.Layout),
 )
-_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+_CONTAINERS = (dict, list, tuple, set, frozenset, deque, types.MappingProxyType)
+_MAPPINGS = (dict, types.MappingProxyType)
+_CONTENT: dict[type, Callable[[Any], Any]] = {
+    weakref.ref: lambda reference: reference(),
+    ContextVar: lambda variable: variable.get(None),
+    bytearray: bytes,
+    array: lambda items: (items.typecode, items.tobytes()),
+}
+"""Kinds of objects that hold one thing, and what gives it."""
 _FOREIGN = sys.stdlib_module_names | {"torch", "torch_galley", "numpy", "jax", "jaxlib"}
 """Packages whose functions, classes and modules are not looked into."""
-_CALLED = {"forward", "__call__", "__enter__", "__exit__", "__getitem__", "__len__", "__iter__"}
-"""Methods that code calls without naming them."""
+_CALLED = {"forward"}
+"""What code calls without naming it, besides methods such as __add__."""
 
 
 def settings() -> tuple[Any, ...]:
@@ -43,6 +57,10 @@ def settings() -> tuple[Any, ...]:
         torch.is_deterministic_algorithms_warn_only_enabled(),
         torch.is_autocast_cache_enabled(),
         *((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("xla", "cpu")),
+        # A default device is such a mode, anew for each `with`, and told above.
+        *(id(m) for m in _get_current_function_mode_stack() if not isinstance(m, DeviceContext)),
+        *map(id, _global_optimizer_pre_hooks.values()),
+        *map(id, _global_optimizer_post_hooks.values()),
     )
 
 
@@ -122,12 +140,14 @@ class State:
             return _tensor if thing.device.type == "xla" else None
         if issubclass(kind, _CONTAINERS):
             return _entries
+        if kind in _CONTENT:
+            return lambda holder: (("content", _CONTENT[kind](holder)),)
         if kind is types.FunctionType:
             if not _own(thing.__module__):
                 return None
             names = _names(thing.__code__)
             self._names |= names
-            return functools.partial(_function, sorted(names))
+            return functools.partial(self._function, sorted(names))
         if kind is types.MethodType:
             return lambda method: (("__self__", method.__self__), ("__func__", method.__func__))
         if kind is functools.partial:
@@ -145,14 +165,33 @@ class State:
         torchs = any(base.__module__.startswith("torch.") for base in kind.__mro__)
         if torchs and hasattr(thing, "__dict__"):
             return _everything  # modules, optimizers, schedules: their code is not looked into
-        return self._instance if _own(kind.__module__) else None
+        if not _own(kind.__module__) and isinstance(thing, Collection):
+            return _everything if hasattr(thing, "__dict__") else None  # a UserDict, say
+        return self._instance
+
+    def _function(self, names: list[str], function: Any) -> Iterator[tuple[Any, Any]]:
+        code = function.__code__
+        yield "__code__", code
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                yield name, cell.cell_contents
+            except ValueError:  # not bound yet
+                yield name, None
+        yield from ((n, function.__globals__[n]) for n in names if n in function.__globals__)
+        yield from enumerate(function.__defaults__ or ())
+        yield from (function.__kwdefaults__ or {}).items()
+        for name, value in vars(function).items():
+            if name in self._names or name == "__wrapped__":
+                yield name, value
 
     def _named(self, thing: Any) -> Iterator[tuple[Any, Any]]:
         names = self._names
         if isinstance(thing, type):
+            yield "__class__", type(thing)
             yield from ((base.__qualname__, base) for base in thing.__mro__[1:])
-        own = getattr(thing, "__dict__", {})
-        yield from ((name, value) for name, value in own.items() if name in names)
+        for name, value in getattr(thing, "__dict__", {}).items():
+            if name in names or (type(value) is types.FunctionType and name.startswith("__")):
+                yield name, value
 
     def _instance(self, thing: Any) -> Iterator[tuple[Any, Any]]:
         yield "__class__", type(thing)
@@ -168,28 +207,24 @@ def _own(module: str | None) -> bool:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """Return the globals and attributes that code names, and the functions in it."""
+    """Return the globals and attributes that code and the functions in it name.
+
+    A string may be a name too: getattr(x, "lr"), vars(x)["lr"].
+    """
     inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
-    return set(code.co_names).union(*map(_names, inner))
+    return set(code.co_names).union(_strings(code.co_consts), *map(_names, inner))
 
 
-def _function(names: list[str], function: Any) -> Iterator[tuple[Any, Any]]:
-    code = function.__code__
-    yield "__code__", code
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            yield name, cell.cell_contents
-        except ValueError:  # not bound yet
-            yield name, None
-    yield from ((n, function.__globals__[n]) for n in names if n in function.__globals__)
-    yield from enumerate(function.__defaults__ or ())
-    yield from (function.__kwdefaults__ or {}).items()
-    if (wrapped := vars(function).get("__wrapped__")) is not None:
-        yield "__wrapped__", wrapped
+def _strings(constants: Iterable[Any]) -> Iterator[str]:
+    for constant in constants:
+        if isinstance(constant, str) and constant.isidentifier():
+            yield constant
+        elif isinstance(constant, tuple | frozenset):
+            yield from _strings(constant)
 
 
 def _entries(thing: Any) -> Iterator[tuple[Any, Any]]:
-    if not isinstance(thing, dict):
+    if not isinstance(thing, _MAPPINGS):
         yield from enumerate(thing)
         return
     for number, (key, value) in enumerate(thing.items()):
@@ -213,7 +248,7 @@ def _untouched(thing: Any, parts: Callable[..., Any]) -> Callable[[], bool]:
     whole = parts is _everything
     kind, table = type(thing), vars(thing) if whole else thing
     names = list(table)
-    values = list(table.values()) if isinstance(table, dict) else names
+    values = list(table.values()) if isinstance(table, _MAPPINGS) else names
     empty = [x for x in values if isinstance(x, _CONTAINERS) and not x] if whole else []
 
     def same() -> bool:
@@ -233,6 +268,8 @@ def _tensor(tensor: torch.Tensor) -> Iterator[tuple[Any, Any]]:
     yield "layout", storage.Layout.of(tensor)
     yield "data", tensor.untyped_storage()._cdata
     yield "requires_grad", tensor.requires_grad
+    yield "hooks", tensor._backward_hooks
+    yield "late hooks", tensor._post_accumulate_grad_hooks
     if tensor.is_leaf and tensor.requires_grad:
         yield "grad", tensor.grad is None
 

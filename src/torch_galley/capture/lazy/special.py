@@ -165,7 +165,9 @@ def _native_dropout(
     if train is False:
         mask = torch.ones(input.shape, dtype=torch.bool, device="cpu")
         return storage.hold(storage.read(input), layout), storage.hold(Value.ready(mask), flags)
-    noise = native.draw(lambda: torch.empty_like(input, device="cpu").bernoulli_(1 - p))
+    # What draws again is kept with the mask, and must not keep the input alive.
+    like = torch.empty_like(input, device="meta")
+    noise = native.draw(lambda: torch.empty_like(like, device="cpu").bernoulli_(1 - p))
     kept = record(aten.ne.Scalar, (noise,), 0, kind=(layout.sizes, torch.bool))
     kind = (layout.sizes, input.dtype)
     scale = record(aten.div.Scalar, (noise,), 1 - p, kind=kind) if p < 1 else noise
