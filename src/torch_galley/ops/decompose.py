@@ -111,8 +111,8 @@ def _candidates() -> dict[Any, Callable[..., Any]]:
     table.pop(aten.bernoulli.p, None)
     table.update(get_decompositions(_BEYOND_CORE))
     table.update({op: _in_its_format(table[op]) for op in _IN_ITS_FORMAT})
-    linspaces = [op for op in table if op.overloadpacket is aten.linspace]
-    table.update({op: _truncating(table[op]) for op in linspaces})
+    linspaces = get_decompositions([aten.linspace])
+    table.update({op: _truncating(rule) for op, rule in linspaces.items()})
     table.update(_OURS)
     return table
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
+import collections
 import contextlib
 import functools
 import itertools
 import types
+import weakref
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.overrides import TorchFunctionMode
 
 import torch_galley
 from torch_galley.capture.lazy import jit
@@ -178,6 +184,118 @@ def test_globals_closures_defaults_and_partials(monkeypatch: pytest.MonkeyPatch)
     _both(lambda: torch.no_grad()(scaled), lambda n: options.update(by=n / 32))
 
 
+class Gain:
+    def __init__(self) -> None:
+        self.by = 1.0
+
+    def __rmul__(self, other: torch.Tensor) -> torch.Tensor:
+        return other * self.by
+
+    def __gt__(self, other: float) -> bool:
+        return self.by > other
+
+    def __getattr__(self, name: str) -> float:
+        if name != "twice":
+            raise AttributeError(name)
+        return 2 * self.by
+
+
+class ByName:
+    """A descriptor."""
+
+    by = 1.0
+
+    def __get__(self, owner: object, kind: type) -> float:
+        return self.by
+
+
+class Described:
+    by = ByName()
+
+
+def _own_attribute(x: torch.Tensor) -> torch.Tensor:
+    return x * _own_attribute.by
+
+
+HOLDERS: dict[str, Callable[[], tuple[Any, Callable[[Any, torch.Tensor], Any], Any]]] = {
+    "argparse": lambda: (argparse.Namespace(by=1), lambda h, x: x * h.by, _set_by),
+    "namespace": lambda: (types.SimpleNamespace(by=1), lambda h, x: x * h.by, _set_by),
+    "reflected": lambda: (Gain(), lambda h, x: x * h, _set_by),
+    "compared": lambda: (Gain(), lambda h, x: x * (1 + (h > 0.5)), _set_by),
+    "getattr": lambda: (Gain(), lambda h, x: x * h.twice, _set_by),
+    "literal": lambda: (Gain(), lambda h, x: x * getattr(h, "by"), _set_by),  # noqa: B009
+    "vars": lambda: (Gain(), lambda h, x: x * vars(h)["by"], _set_by),
+    "descriptor": lambda: (Described(), lambda h, x: x * h.by, lambda h, n: _set_by(ByName, n)),
+    "function": lambda: (_own_attribute, lambda h, x: h(x), _set_by),
+    "weak": lambda: (weakref.ref(WEAK), lambda h, x: x * h().by, lambda h, n: _set_by(h(), n)),
+    "bytes": lambda: (bytearray(1), lambda h, x: x * h[0], lambda h, n: h.__setitem__(0, n)),
+    "user dict": lambda: (
+        collections.UserDict(by=1),
+        lambda h, x: x * h["by"],
+        lambda h, n: h.update(by=n),
+    ),
+    "proxy": lambda: (
+        types.MappingProxyType(vars(WEAK)),
+        lambda h, x: x * h["by"],
+        lambda h, n: _set_by(WEAK, n),
+    ),
+    "context": lambda: (
+        ContextVar("by", default=1.0),
+        lambda h, x: x * h.get(),
+        lambda h, n: h.set(n / 2) and None,
+    ),
+}
+WEAK = Gain()
+
+
+def _set_by(holder: Any, turn: int) -> None:
+    holder.by = turn / 2
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_where_a_value_may_lie(holder: str) -> None:
+    made, read, change = HOLDERS[holder]()
+    change(made, 1)
+    _both(lambda: lambda x: read(made, x), lambda n: change(made, n))
+
+
+def _double(weight: torch.Tensor) -> None:
+    weight.grad *= 2
+
+
+def test_hooks_of_tensors_and_optimizers() -> None:
+    def trained(add_hook: Callable[[Any, Any], Any], jitted: bool) -> list[float]:
+        weight = torch.ones(3, device="xla", requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.5)
+
+        def step(x: torch.Tensor) -> None:
+            optimizer.zero_grad()
+            (weight * x).sum().backward()
+            optimizer.step()
+
+        run = torch_galley.jit(step) if jitted else step
+        for turn in range(5):
+            if turn == 3:
+                handle = add_hook(weight, optimizer)
+            run(torch.arange(3.0, device="xla"))
+        handle.remove()
+        return weight.tolist()
+
+    def double(optimizer: Any, *_: Any) -> None:
+        _double(optimizer.param_groups[0]["params"][0])
+
+    hooks = {
+        "gradient": lambda w, o: w.register_hook(lambda g: g * 2),
+        "accumulated": lambda w, o: w.register_post_accumulate_grad_hook(_double),
+        "all optimizers": lambda w, o: register_optimizer_step_pre_hook(double),
+        "optimizer": lambda w, o: o.register_step_pre_hook(double),
+    }
+    plain = trained(lambda w, _: w.register_hook(lambda g: g), jitted=False)
+    for name, hook in hooks.items():
+        eager = trained(hook, jitted=False)
+        assert trained(hook, jitted=True) == eager != plain, name
+
+
 @contextlib.contextmanager
 def _determinism(on: bool) -> Iterator[None]:
     torch.use_deterministic_algorithms(on)
@@ -195,6 +313,12 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+class Tripling(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result + result + result if func is torch.Tensor.mul else result
 
 
 SETTINGS: dict[str, tuple[Callable[..., torch.Tensor], Callable[[int], Any]]] = {
@@ -221,6 +345,10 @@ SETTINGS: dict[str, tuple[Callable[..., torch.Tensor], Callable[[int], Any]]] = 
     "default device": (
         lambda x: torch.ones(3).to("xla") + (torch.ones(3).device.type == "xla"),
         lambda n: torch.device(["cpu", "xla"][n % 2]),
+    ),
+    "function mode": (
+        lambda x: x * 2,
+        lambda n: Tripling() if n % 2 else contextlib.nullcontext(),
     ),
     "inference mode": (
         lambda x: x + torch.is_inference_mode_enabled(),

@@ -8,6 +8,7 @@ values are compared, of anything else the identity.
 
 from __future__ import annotations
 
+import dis
 import functools
 import operator
 import sys
@@ -206,13 +207,19 @@ def _own(module: str | None) -> bool:
     return (module or "").partition(".")[0] not in _FOREIGN
 
 
-def _names(code: types.CodeType) -> set[str]:
-    """Return the globals and attributes that code and the functions in it name.
+@functools.lru_cache(maxsize=4096)
+def _names(code: types.CodeType) -> frozenset[str]:
+    """Return the globals and attributes that code and the functions in it read.
 
     A string may be a name too: getattr(x, "lr"), vars(x)["lr"].
     """
+    read = (i.argval for i in dis.get_instructions(code) if i.opcode in dis.hasname and _reads(i))
     inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
-    return set(code.co_names).union(_strings(code.co_consts), *map(_names, inner))
+    return frozenset(read).union(_strings(code.co_consts), *map(_names, inner))
+
+
+def _reads(instruction: dis.Instruction) -> bool:
+    return not instruction.opname.startswith(("STORE_", "DELETE_"))
 
 
 def _strings(constants: Iterable[Any]) -> Iterator[str]:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from torch_galley.core.reasons import ArgumentForm, Reason
 from torch_galley.ops.aten import complex_math
 from torch_galley.ops.aten.cast import number
 from torch_galley.ops.aten.complex_math import either
@@ -232,7 +233,14 @@ _COMPLEX_POWERS = {
 """What eager does not compute through the logarithm."""
 
 
-@lowers(aten.pow.Tensor_Scalar)
+def _no_negative_power(self, exponent) -> Reason | None:
+    exact = not (self.dtype.is_floating_point or self.dtype.is_complex)
+    if exact and isinstance(exponent, int) and exponent < 0:
+        return ArgumentForm("aten.pow", "eager refuses negative powers of integers")
+    return None
+
+
+@lowers(aten.pow.Tensor_Scalar, when=_no_negative_power)
 def pow_scalar(self, exponent):
     if jnp.issubdtype(self.dtype, jnp.integer):
         return _integer_power(self, number(exponent, self))
