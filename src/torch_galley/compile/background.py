@@ -1,7 +1,7 @@
 """Compiling in the background: a few threads, each with a process in which XLA works.
 
 Note [A process for XLA]. A thread inside XLA can't be stopped, and one that comes back from XLA
-while the interpreter ends aborts the process (jaxlib 0.10.2 with Python 3.11: 20 of 22 times). So a
+while the interpreter ends aborts the process (jaxlib 0.10.2 with Python 3.11: 15 of 17 times). So a
 thread only lowers, which is short, and a child process compiles, which is killed at exit. What
 comes back is the very executable that compiling here would give. Where there is no child (another
 platform than the CPU, a jaxlib that can't hand over executables) XLA works in the thread, and the
