@@ -145,7 +145,7 @@ def _work(limit: int | None) -> None:
     import torch  # here: only workers compute
 
     from tests.ops.judge import judge, judge_errors
-    from torch_galley.pipeline import executables
+    from torch_galley.compile.programs import executables
 
     def row(op: Any, dtype: str) -> Row:
         try:

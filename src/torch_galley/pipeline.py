@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from torch_galley.capture.effects import drop_unread, untie_checks
@@ -13,45 +11,29 @@ from torch_galley.capture.fx import Captured
 from torch_galley.capture.outputs import replay_views
 from torch_galley.capture.strided import rebase_as_strided
 from torch_galley.cluster.candidate import unknown_names
-from torch_galley.cluster.partition import Clustered, XlaCluster, partition
-from torch_galley.compile.cache import ExecutableCache
-from torch_galley.compile.client import Compiled, compile, has_device
-from torch_galley.compile.key import key_of, program_text
-from torch_galley.core.config import current
+from torch_galley.cluster.partition import Clustered, partition
+from torch_galley.compile.client import has_device
 from torch_galley.core.errors import LoweringError
 from torch_galley.core.events import GraphBuilt, Warned, emit
 from torch_galley.core.reasons import LoweringFailed, Reason
-from torch_galley.lower.driver import Argument, lower
-from torch_galley.lower.symbol import Bindings, cluster_symbols, first_seen
+from torch_galley.lower.driver import Argument
+from torch_galley.lower.symbol import cluster_symbols, first_seen
 from torch_galley.run.execute import Plan
+from torch_galley.run.step import ClusterStep
 
 Result = TypeVar("Result")
-
-
-_making = threading.Lock()
-
-
-def executables() -> ExecutableCache[Compiled]:
-    """The process's executables."""
-    with _making:
-        return _executables()
-
-
-@cache
-def _executables() -> ExecutableCache[Compiled]:
-    return ExecutableCache(current().cache_size)
 
 
 def build(captured: Captured) -> Plan:
     """Turn a captured graph into a plan that can be called with a list of inputs.
 
-    Clusters are compiled at once, so that a lowering that fails is found before the first run: its
-    node then runs natively, with a warning (or an error under `strict`).
+    With compile="now", clusters are compiled at once, so that a lowering that fails is found before
+    the first run: its node then runs natively, with a warning (or an error under `strict`).
     """
 
     def planned(clustered: Clustered) -> Plan:
-        plan = _plan(clustered)
-        if not captured.config.dry_run:
+        plan = Plan(clustered, _recut)
+        if captured.config.compile == "now" and not captured.config.dry_run:
             _compile_first(plan)
         return plan
 
@@ -75,32 +57,29 @@ def settle(captured: Captured, use: Callable[[Clustered], Result]) -> Result:
     for message in unknown_names(captured):
         emit(Warned(message))
         warnings.warn(message, stacklevel=3)
-    failed: dict[str, Reason] = {}
+    failed: Mapping[str, Reason] = {}
     while True:
         try:
             return use(partition(captured, has_device, failed))
         except LoweringError as error:
-            if captured.config.strict or error.facts["node"] in failed:
-                raise
-            failed[error.facts["node"]] = LoweringFailed(error.facts["op"], error.message)
-            message = f"{error.facts['op']} runs natively: {error}"
-            emit(Warned(message))
-            warnings.warn(message, stacklevel=3)
+            failed = _with_failure(captured, failed, error)
 
 
-def _plan(clustered: Clustered) -> Plan:
-    config = clustered.captured.config
-    programs = {c.name: program_text(c) for c in clustered.clusters}
+def _with_failure(
+    captured: Captured, failed: Mapping[str, Reason], error: LoweringError
+) -> Mapping[str, Reason]:
+    """Return `failed` with the node that could not be lowered, and tell; raise under `strict`."""
+    if captured.config.strict or error.facts["node"] in failed:
+        raise error
+    message = f"{error.facts['op']} runs natively: {error}"
+    emit(Warned(message))
+    warnings.warn(message, stacklevel=4)
+    return {**failed, error.facts["node"]: LoweringFailed(error.facts["op"], error.message)}
 
-    def executable(
-        cluster: XlaCluster, arguments: tuple[Argument, ...], bindings: Bindings
-    ) -> Compiled:
-        # A dump is part of the key: an executable that is there already would write none.
-        settings = (config.check_indices, config.dump_dir)
-        key = key_of(programs[cluster.name], arguments, bindings, settings)
-        return executables().get(key, lambda: compile(lower(cluster, arguments, bindings, config)))
 
-    return Plan(clustered, executable)
+def _recut(clustered: Clustered, error: LoweringError) -> Clustered:
+    captured = clustered.captured
+    return partition(captured, has_device, _with_failure(captured, clustered.failed, error))
 
 
 def _compile_first(plan: Plan) -> None:
@@ -108,11 +87,11 @@ def _compile_first(plan: Plan) -> None:
 
     A cluster whose sizes depend on data waits for them.
     """
-    clustered = plan.clustered
-    known = first_seen(clustered.captured.graph.graph.nodes)
-    for cluster in clustered.clusters:
-        symbols = cluster_symbols(cluster)
-        if symbols <= set(known):
-            bindings = {symbol: known[symbol] for symbol in symbols}
-            arguments = tuple(Argument.of(node, bindings) for node in cluster.inputs)
-            plan.executable(cluster, arguments, bindings)
+    known = first_seen(plan.clustered.captured.graph.graph.nodes)
+    for step in (instruction.step for instruction in plan.instructions):
+        if isinstance(step, ClusterStep):
+            symbols = cluster_symbols(step.cluster)
+            if symbols <= set(known):
+                bindings = {symbol: known[symbol] for symbol in symbols}
+                arguments = tuple(Argument.of(node, bindings) for node in step.cluster.inputs)
+                step.policy.executable(arguments, bindings)

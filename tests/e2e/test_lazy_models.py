@@ -10,8 +10,8 @@ import torch
 import torch_galley
 from benchmarks import zoo
 from torch_galley.capture.lazy import flush
+from torch_galley.compile.programs import executables
 from torch_galley.core.events import GraphBuilt, listen
-from torch_galley.pipeline import executables
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -9,8 +9,8 @@ import torch_galley
 from benchmarks import checks, ops, ops_page
 from tests.ops import lazy
 from tests.ops.judge import compare, entries, judge, judge_errors
+from torch_galley.compile.programs import executables
 from torch_galley.ops import registry
-from torch_galley.pipeline import executables
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

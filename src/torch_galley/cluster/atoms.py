@@ -98,16 +98,19 @@ class Atoms:
             found.append(supported[number] and alone and simple and all(found[v] for v in behind))
         return found
 
-    def cheap(self, supported: Sequence[bool]) -> list[bool]:
-        """Return which vertices may be computed twice rather than handed over: views and casts."""
+    def cheap(self, free: Sequence[bool]) -> list[bool]:
+        """Return which of some vertices may be computed twice: views and casts."""
         return [
             ours and (is_view(nodes[0].target) or nodes[0].target in _CASTS)
-            for ours, nodes in zip(supported, self.members, strict=True)
+            for ours, nodes in zip(free, self.members, strict=True)
         ]
 
-    def views(self) -> list[bool]:
-        """Return which vertices only give other views of what they read."""
-        return [is_view(nodes[0].target) for nodes in self.members]
+    def views(self, free: Sequence[bool]) -> list[bool]:
+        """Return which of some vertices only give other views of what they read."""
+        return [
+            ours and is_view(nodes[0].target)
+            for ours, nodes in zip(free, self.members, strict=True)
+        ]
 
     def devices(self) -> Sequence[Any]:
         """Return the device of each vertex's results, nothing if there is only one."""

@@ -83,6 +83,23 @@ def in_module(node: fx.Node, entry: str) -> bool:
     return fnmatchcase(path, entry) or fnmatchcase(path, f"{entry}.*")
 
 
+def must_compile(nodes: Sequence[fx.Node], config: Config) -> list[bool]:
+    """Return which operations the user wants in a cluster, whatever that brings."""
+    return [any(_is_meant(node, entry) for entry in config.must_compile) for node in nodes]
+
+
+def groups(nodes: Sequence[fx.Node], config: Config) -> list[list[int]]:
+    """Return the places of the operations that each entry of the setting `groups` means."""
+    return [
+        [v for v, node in enumerate(nodes) if any(_is_meant(node, p) for p in entry.split("+"))]
+        for entry in config.groups
+    ]
+
+
+def _is_meant(node: fx.Node, entry: str) -> bool:
+    return _is_named(node, entry) or in_module(node, entry)
+
+
 def scopes(nodes: Sequence[fx.Node], config: Config) -> Sequence[str | None]:
     """Return for each operation the first of the setting `scopes` that it is in, or None."""
     if not config.scopes:
@@ -107,11 +124,18 @@ def unknown_names(captured: Captured) -> list[str]:
             for entry in getattr(config, setting)
             if not any(_is_named(node, entry) for node in nodes)
         ]
+    paths = sorted({p for node in nodes for p in _with_parents(module_path(node.meta))})
+    meant = [("must_compile", entry) for entry in config.must_compile]
+    meant += [("groups", part) for entry in config.groups for part in entry.split("+")]
+    said += [
+        _unknown(setting, entry, "operation or module", [*names, *paths])
+        for setting, entry in meant
+        if not any(_is_meant(node, entry) for node in nodes)
+    ]
     for setting in ("allow_modules", "deny_modules", "scopes"):
         for entry in getattr(config, setting):
             if not any(in_module(node, entry) for node in nodes):
-                paths = {p for node in nodes for p in _with_parents(module_path(node.meta))}
-                said.append(_unknown(setting, entry, "module", sorted(paths)))
+                said.append(_unknown(setting, entry, "module", paths))
     return said
 
 

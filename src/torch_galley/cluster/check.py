@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from torch_galley.cluster.dag import Dag
 from torch_galley.core.errors import ClusterError
@@ -10,6 +10,8 @@ from torch_galley.core.errors import ClusterError
 
 def check(dag: Dag, clusters: Sequence[Sequence[int]]) -> None:
     """Raise ClusterError unless the clusters are disjoint and merging them leaves no cycle.
+
+    The error's `facts["clusters"]` are the numbers of clusters of which one has to go.
 
     Example:
         >>> check(Dag.of("abc", [(0, 1), (1, 2)]), [[0, 2]])
@@ -21,7 +23,8 @@ def check(dag: Dag, clusters: Sequence[Sequence[int]]) -> None:
     for number, members in enumerate(clusters):
         for vertex in members:
             if vertex in owner:
-                raise ClusterError(f"{dag.names[vertex]} is in two clusters")
+                both = sorted({owner[vertex], number})
+                raise ClusterError(f"{dag.names[vertex]} is in two clusters", clusters=both)
             owner[vertex] = number
     group = [owner.get(v, len(clusters) + v) for v in range(len(dag.names))]
     successors: dict[int, set[int]] = {}
@@ -43,4 +46,18 @@ def check(dag: Dag, clusters: Sequence[Sequence[int]]) -> None:
                 free.append(target)
     stuck = [dag.names[v] for v in range(len(dag.names)) if group[v] not in done]
     if stuck:
-        raise ClusterError(f"clusters form a cycle through: {', '.join(stuck[:20])}")
+        cycle = _cycle({a: bs - done for a, bs in successors.items() if a not in done})
+        raise ClusterError(
+            f"clusters form a cycle through: {', '.join(stuck[:20])}",
+            clusters=sorted(g for g in cycle if g < len(clusters)),
+        )
+
+
+def _cycle(successors: Mapping[int, Set[int]]) -> list[int]:
+    """Return a cycle of a graph in which there is one, and in front of which nothing is."""
+    behind = {b: a for a, targets in successors.items() for b in targets}
+    at, path = next(iter(behind)), []
+    while at not in path:
+        path.append(at)
+        at = behind[at]
+    return path[path.index(at) :]

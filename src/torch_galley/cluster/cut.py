@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from torch_galley.cluster.contract import UNLIMITED, Limits, contract
+from torch_galley.cluster.contract import SEARCH_BUDGET, UNLIMITED, Limits, contract
 from torch_galley.cluster.dag import Dag, topological_order
 from torch_galley.cluster.level import by_level, grouped, levels
 from torch_galley.cluster.price import Rates, Tensor, price
@@ -26,6 +26,8 @@ class Problem:
     supported: Sequence[bool]
     tensors: Sequence[Tensor]
     limits: Limits = UNLIMITED
+    budget: int = SEARCH_BUDGET
+    """Vertices that the search for one merge may visit."""
 
 
 def cut(
@@ -52,7 +54,12 @@ def cut(
         weights = edge_weights(problem.tensors) if name == "bytes" else None
         found.append(
             contract(
-                problem.dag, problem.supported, order=name, weights=weights, limits=problem.limits
+                problem.dag,
+                problem.supported,
+                order=name,
+                weights=weights,
+                limits=problem.limits,
+                budget=problem.budget,
             )
         )
         if len(found[0]) == 1:  # nothing is left to choose
@@ -65,7 +72,7 @@ def cut(
             lowest = levels(problem.dag, problem.supported)
             found.append(grouped(lowest, problem.supported, limits))
         if not limits.largest:  # joining counts clusters, not what is in them
-            found += [_joined(problem, clusters, rates) for clusters in contracted]
+            found += [_joined_by_level(problem, clusters, rates) for clusters in contracted]
     if len(found) == 1:
         return found[0]
     return min(found, key=lambda clusters: price(problem.tensors, clusters, rates=rates).seconds)
@@ -81,14 +88,18 @@ def edge_weights(tensors: Sequence[Tensor]) -> dict[tuple[int, int], int]:
     return weights
 
 
-def _joined(problem: Problem, clusters: Sequence[Sequence[int]], rates: Rates) -> list[list[int]]:
-    """Join clusters by level: the same program over the graph whose vertices are the clusters."""
+def joined(problem: Problem, groups: Sequence[Collection[int]]) -> tuple[Problem, list[list[int]]]:
+    """Return the graph in which each group is one vertex, and what its vertices stand for.
+
+    A group counts as one for the largest cluster.
+    """
     count = len(problem.dag.names)
-    groups = [list(cluster) for cluster in clusters]
-    groups += [[v] for v in range(count) if not problem.supported[v]]
+    parts = [sorted(group) for group in groups]
+    grouped = {v for group in groups for v in group}
+    parts += [[v] for v in range(count) if v not in grouped]
     owner = [0] * count
-    for number, group in enumerate(groups):
-        for vertex in group:
+    for number, part in enumerate(parts):
+        for vertex in part:
             owner[vertex] = number
     edges = {
         (owner[a], owner[b])
@@ -96,23 +107,37 @@ def _joined(problem: Problem, clusters: Sequence[Sequence[int]], rates: Rates) -
         for b in targets
         if owner[a] != owner[b]
     }
-    order = topological_order(len(groups), edges, [group[0] for group in groups])
+    order = topological_order(len(parts), edges, [part[0] for part in parts])
     place = {number: rank for rank, number in enumerate(order)}
-    dag = Dag.of([str(number) for number in order], {(place[a], place[b]) for a, b in edges})
+    names = [problem.dag.names[parts[number][0]] for number in order]
+    dag = Dag.of(names, {(place[a], place[b]) for a, b in edges})
     tensors = []
     for tensor in problem.tensors:
-        if tensor.maker is not None:
-            home = place[owner[tensor.maker]]
-            readers = {place[owner[reader]] for reader in tensor.readers} - {home}
-            tensors.append(Tensor(home, tuple(readers), tensor.nbytes, tensor.result))
-    first = [groups[number][0] for number in order]
+        home = None if tensor.maker is None else place[owner[tensor.maker]]
+        readers = {place[owner[reader]] for reader in tensor.readers} - {home}
+        tensors.append(Tensor(home, tuple(sorted(readers)), tensor.nbytes, tensor.result))
+    first = [parts[number][0] for number in order]
     limits = problem.limits
     scopes = (
-        [next((s for v in groups[n] if (s := limits.scopes[v]) is not None), None) for n in order]
+        [next((s for v in parts[n] if (s := limits.scopes[v]) is not None), None) for n in order]
         if limits.scopes
         else ()
     )
-    inner = Limits([limits.devices[v] for v in first] if limits.devices else (), scopes)
+    devices = [limits.devices[v] for v in first] if limits.devices else ()
+    inner = Limits(devices, scopes, limits.largest)
     supported = [problem.supported[v] for v in first]
-    joined = by_level(dag, supported, tensors, inner, rates)
-    return sorted(sorted(v for n in part for v in groups[order[n]]) for part in joined)
+    return Problem(dag, supported, tensors, inner, problem.budget), [parts[n] for n in order]
+
+
+def spread(clusters: Sequence[Sequence[int]], parts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return clusters of a joined graph as clusters of the graph itself."""
+    return sorted(sorted(v for n in cluster for v in parts[n]) for cluster in clusters)
+
+
+def _joined_by_level(
+    problem: Problem, clusters: Sequence[Sequence[int]], rates: Rates
+) -> list[list[int]]:
+    """Join clusters by level: the same program over the graph whose vertices are the clusters."""
+    inner, parts = joined(problem, clusters)
+    found = by_level(inner.dag, inner.supported, inner.tensors, inner.limits, rates)
+    return spread(found, parts)

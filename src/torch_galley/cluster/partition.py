@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,18 +14,27 @@ from torch import fx
 from torch_galley.capture.fx import Captured, is_tensor
 from torch_galley.cluster import report, save
 from torch_galley.cluster.atoms import Atoms
-from torch_galley.cluster.candidate import candidates, scopes
+from torch_galley.cluster.candidate import candidates, groups, must_compile, scopes
 from torch_galley.cluster.check import check
 from torch_galley.cluster.contract import UNLIMITED, Limits
-from torch_galley.cluster.cut import Problem, cut
-from torch_galley.cluster.dag import topological_order
+from torch_galley.cluster.cut import Problem, cut, joined, spread
+from torch_galley.cluster.dag import Dag, topological_order
+from torch_galley.cluster.group import settled
 from torch_galley.cluster.level import unavoidable
 from torch_galley.cluster.operation import effective, is_operation
 from torch_galley.cluster.refine import cloned, pruned, trimmed
 from torch_galley.cluster.support import HasDevice, name_of
 from torch_galley.core.config import Config
 from torch_galley.core.errors import ClusterError
-from torch_galley.core.reasons import CheaperOutside, Constant, Reason, TooSmall
+from torch_galley.core.events import Warned, emit
+from torch_galley.core.reasons import (
+    CheaperOutside,
+    Constant,
+    GroupNative,
+    Reason,
+    TooSmall,
+    Unsound,
+)
 from torch_galley.core.site import site_of
 
 
@@ -90,7 +100,9 @@ class Clustered:
         """
         atoms = Atoms.of(self.captured.graph.graph)
         reasons = [self.native.get(nodes[0]) for nodes in atoms.members]
-        ours = [isinstance(r, Constant | TooSmall | CheaperOutside | None) for r in reasons]
+        ours = [
+            isinstance(r, Constant | TooSmall | CheaperOutside | Unsound | None) for r in reasons
+        ]
         constant = atoms.constants(ours)
         alone = [o and not c for o, c in zip(ours, constant, strict=True)]
         return unavoidable(atoms.dag.without_edges_from(constant), alone)
@@ -158,11 +170,17 @@ def partition(
         constant = atoms.constants(supported)
         dag = atoms.dag.without_edges_from(constant)
         ours = [s and not c for s, c in zip(supported, constant, strict=True)]
-        problem = Problem(dag, ours, atoms.tensors, limits)
-        kept = cut(problem, config.order, config.horizontal)
+        together = _together(atoms, dag, first, ours, reasons, config)
+        problem = Problem(dag, ours, atoms.tensors, limits, config.search_budget)
+        if together:
+            problem, parts = joined(problem, together)
+            kept = spread(cut(problem, config.order, config.horizontal), parts)
+        else:
+            kept = cut(problem, config.order, config.horizontal)
+        free = [mine and not any(v in group for group in together) for v, mine in enumerate(ours)]
         _dissolve_small(kept, first, reasons, config)
         if config.refine and len(kept) > 1:
-            kept = trimmed(atoms.tensors, kept, atoms.views())
+            kept = trimmed(atoms.tensors, kept, atoms.views(free))
             for v in set(range(len(first))).difference(*kept):
                 if ours[v] and reasons[v] is None:
                     reasons[v] = CheaperOutside(name_of(first[v].target))
@@ -172,12 +190,34 @@ def partition(
         clones = cloned(
             atoms.tensors,
             kept,
-            atoms.cheap(supported) if config.refine and len(kept) > 1 else constant,
+            atoms.cheap(free) if config.refine and len(kept) > 1 else constant,
             constant,
         )
         kept, clones = pruned(kept, clones, atoms.dag.successors, atoms.results)
-    check(atoms.dag, kept)
+    _dissolve_unsound(atoms, kept, clones, reasons)
     return _emit(captured, atoms, kept, clones, reasons, failed)
+
+
+def _together(
+    atoms: Atoms,
+    dag: Dag,
+    nodes: Sequence[fx.Node],
+    ours: list[bool],
+    reasons: list[Reason | None],
+    config: Config,
+) -> list[set[int]]:
+    """Return the groups that the user wants, as far as they can be; the others become native."""
+    if not config.groups:
+        return []
+    # What is made anew wherever it is read is with every group that reads it.
+    anywhere = [reason is None and not mine for reason, mine in zip(reasons, ours, strict=True)]
+    wanted = [[v for v in group if not anywhere[v]] for group in groups(nodes, config)]
+    devices = atoms.devices()
+    found, native = settled(wanted, dag, ours, lambda v: devices[v] if devices else None)
+    for v in native:
+        if reasons[v] is None:
+            reasons[v], ours[v] = GroupNative(name_of(nodes[v].target)), False
+    return [set(group) for group in found]
 
 
 def _not_full(nodes: Sequence[fx.Node], reasons: Sequence[Reason | None]) -> ClusterError:
@@ -196,13 +236,42 @@ def _dissolve_small(
     reasons: list[Reason | None],
     config: Config,
 ) -> None:
-    """Take out clusters that are too small, unless all has to be in clusters."""
+    """Take out clusters that are too small, unless all, or some of it, has to be in clusters."""
+    marked = must_compile(nodes, config)
     for cluster in list(clusters):
         size = sum(effective(nodes[v]) for v in cluster)
-        if size < config.min_cluster_size and not config.require_full:
+        wanted = config.require_full or any(marked[v] for v in cluster)
+        if size < config.min_cluster_size and not wanted:
             clusters.remove(cluster)
             for v in cluster:
                 reasons[v] = TooSmall(size, config.min_cluster_size)
+
+
+def _dissolve_unsound(
+    atoms: Atoms,
+    clusters: list[list[int]],
+    clones: list[set[int]],
+    reasons: list[Reason | None],
+) -> None:
+    """Take out clusters until the checker is content, and tell: each is a bug of ours.
+
+    Taking one out makes no cycle: what it was made of had none.
+    """
+    while True:
+        try:
+            return check(atoms.dag, clusters)
+        except ClusterError as error:
+            number = min(error.facts["clusters"], key=lambda n: len(clusters[n]))
+            message = (
+                f"a cluster of {len(clusters[number])} operations runs natively, because "
+                f"{error.message}; a bug in torch-galley, please report it"
+            )
+            emit(Warned(message))
+            warnings.warn(message, stacklevel=5)
+            gone = clusters.pop(number)
+            for v in {*gone, *(clones.pop(number) if clones else ())}:
+                if reasons[v] is None:
+                    reasons[v] = Unsound(name_of(atoms.members[v][0].target))
 
 
 def _emit(
@@ -273,7 +342,7 @@ def _needed_natively(
             continue
         readers = atoms.dag.successors[v]
         if (
-            not isinstance(reasons[v], Constant | TooSmall | CheaperOutside | None)
+            not isinstance(reasons[v], Constant | TooSmall | CheaperOutside | Unsound | None)
             or v in atoms.results
             or not readers
             or any(r in needed for r in readers)

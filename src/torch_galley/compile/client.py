@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,7 @@ import jax
 import torch
 
 from torch_galley.compile import flags, save
-from torch_galley.compile.engine import Engine, Executable, engine
+from torch_galley.compile.engine import Engine, Executable, Options, engine
 from torch_galley.core.errors import CompileError, ConfigError, GalleyError, ToolError
 from torch_galley.core.events import ClusterCompiled, emit
 from torch_galley.core.site import Site
@@ -102,7 +102,17 @@ _RETREATS: tuple[dict[str, Any], ...] = (
 """Options that make XLA fuse otherwise, the cheapest first."""
 
 
-def _sound(way: Engine, lowered: Lowered, stage: jax.stages.Lowered, doing: str) -> Executable:
+Build = Callable[[Engine, jax.stages.Lowered, Options], Executable]
+"""How a program is compiled: here, or in another process."""
+
+
+def _here(way: Engine, stage: jax.stages.Lowered, options: Options) -> Executable:
+    return way.compile(stage, options)
+
+
+def _sound(
+    way: Engine, lowered: Lowered, stage: jax.stages.Lowered, doing: str, build: Build
+) -> Executable:
     """Compile a program, with other options where XLA's result would be wrong: see hlo.overwrite.
 
     Raises:
@@ -111,7 +121,7 @@ def _sound(way: Engine, lowered: Lowered, stage: jax.stages.Lowered, doing: str)
     options = compiler_options(lowered.text())
     found: list[str] = []
     for more in ({}, *_RETREATS):
-        executable = way.compile(stage, options | more)
+        executable = build(way, stage, options | more)
         found = overwritten(executable.hlo())
         if not found:
             return executable
@@ -122,8 +132,12 @@ def _sound(way: Engine, lowered: Lowered, stage: jax.stages.Lowered, doing: str)
     )
 
 
-def compile(lowered: Lowered) -> Compiled:
+def compile(lowered: Lowered, build: Build | None = None) -> Compiled:
     """Compile a cluster.
+
+    Args:
+        lowered: the cluster.
+        build: what compiles it in the background, see compile.background; None: here and now.
 
     Raises:
         CompileError: XLA refused it; the site is that of the cluster's first operation.
@@ -138,11 +152,11 @@ def compile(lowered: Lowered) -> Compiled:
     doing = f"XLA could not compile {lowered.name}"
     try:
         way = engine(lowered.platform)
-        executable = _sound(way, lowered, lowered.stage, doing)
+        executable = _sound(way, lowered, lowered.stage, doing, build or _here)
     except jax.errors.JaxRuntimeError as error:
         raise xla_error(error, CompileError, doing, lowered.first_site) from error
     compiled = Compiled(lowered, way, executable, time.perf_counter() - started)
-    emit(ClusterCompiled(compiled, compiled.seconds))
+    emit(ClusterCompiled(compiled, compiled.seconds, build is not None))
     return compiled
 
 

@@ -160,13 +160,22 @@ class OwnEngine:
         return bring, take
 
     def compile(self, stage: jax.stages.Lowered, options: Options) -> Executable:
+        compile_options = self._new_options()
+        compile_options.env_option_overrides = list(options.items())
+        program = self.program(stage)
+        loaded = self._client.compile_and_load(program, self._devices, compile_options)
+        return _OwnExecutable(loaded)
+
+    def program(self, stage: jax.stages.Lowered) -> bytes:
+        """Return what XLA is given to compile."""
         program = io.BytesIO()
         module: Any = stage.compiler_ir("stablehlo")
         module.operation.write_bytecode(program)
-        compile_options = self._new_options()
-        compile_options.env_option_overrides = list(options.items())
-        loaded = self._client.compile_and_load(program.getvalue(), self._devices, compile_options)
-        return _OwnExecutable(loaded)
+        return program.getvalue()
+
+    def load(self, serialized: bytes) -> Executable:
+        """Return an executable that was compiled in another process, see compile.background."""
+        return _OwnExecutable(self._client.deserialize_executable(serialized, self._devices, None))
 
 
 def _prove(own: OwnEngine) -> None:

@@ -84,13 +84,19 @@ def _refusal(flags: str) -> str | None:
 
 
 _taken: str | None = None
-"""XLA_FLAGS as XLA has read them."""
+"""XLA_FLAGS as XLA has read them, or as last warned of."""
+_in_force = ""
 
 
 def taken() -> None:
     """Note that XLA reads XLA_FLAGS now, for good."""
-    global _taken
-    _taken = os.environ.get("XLA_FLAGS", "")
+    global _taken, _in_force
+    _taken = _in_force = os.environ.get("XLA_FLAGS", "")
+
+
+def in_force() -> str:
+    """Return XLA_FLAGS as XLA has read them, for a process that is to do as this one does."""
+    return _in_force
 
 
 def check_unchanged() -> None:

@@ -46,6 +46,12 @@ class Config:
         "first, 'auto' the cheaper border of both, 'topo' beyond 20,000 operations.",
         ("auto", "topo", "bytes"),
     )
+    search_budget: int = _setting(
+        256,
+        "Operations that are looked at to find whether two clusters can be one, at most; when "
+        "that is not enough they stay two.",
+        minimum=1,
+    )
     horizontal: bool = _setting(
         False, "Let operations share a cluster that no dependency holds together."
     )
@@ -68,6 +74,16 @@ class Config:
     deny_modules: tuple[str, ...] = _setting(
         (), "Paths or patterns ('encoder.layer.*') of modules kept out of XLA."
     )
+    must_compile: tuple[str, ...] = _setting(
+        (),
+        "Names or patterns of operations, or paths of modules: a cluster with one of these is "
+        "kept, however small.",
+    )
+    groups: tuple[str, ...] = _setting(
+        (),
+        "Names or patterns of operations, or paths of modules, several joined by '+'; what an "
+        "entry means is in one cluster, or native as a whole.",
+    )
     scopes: tuple[str, ...] = _setting(
         (), "Paths or patterns of modules; operations of different ones share no cluster."
     )
@@ -83,6 +99,28 @@ class Config:
     strict: bool = _setting(
         False, "Raise when a lowering fails, instead of running that operator natively."
     )
+    compile: str = _setting(
+        "now",
+        "When clusters are compiled: 'now', while a graph is built, 'lazy' at their first "
+        "execution, 'background' from then on, running natively meanwhile.",
+        ("now", "lazy", "background"),
+    )
+    compile_workers: int = _setting(
+        1, "Processes that compile in the background, at most.", minimum=1
+    )
+    recompile_after: int = _setting(
+        1,
+        "How often other shapes than its first must come before a cluster is compiled for them, "
+        "too; until then it runs natively.",
+        minimum=1,
+    )
+    recompile_limit: int = _setting(
+        64,
+        "Shapes for which a cluster is compiled besides its first; if it ran less than "
+        "recompile_runs times for each by then, it runs natively for all others. 0 for no limit.",
+        minimum=0,
+    )
+    recompile_runs: int = _setting(50, "See recompile_limit.", minimum=1)
     check_indices: bool = _setting(
         True,
         "Raise on an index out of range, a division by zero, a singular matrix, as eager does.",

@@ -42,6 +42,31 @@ class ClusterCompiled(Event):
     compiled: Any
     """The compile.client.Compiled."""
     seconds: float
+    background: bool = False
+    """Whether nothing waited for it."""
+
+
+@dataclass(slots=True)
+class ClusterRanNatively(Event):
+    """A cluster of a plan ran as eager would run it, because it has no executable."""
+
+    cluster: Any
+    """The cluster.partition.XlaCluster."""
+    cause: str
+    """"compiling": in the background; "rare": its shapes have not come often enough; "limit": it
+    is compiled for no further shapes; "failed": it can't be lowered, and is about to be cut."""
+    operators: tuple[Any, ...]
+    """The operators that it called."""
+
+
+@dataclass(slots=True)
+class RecompilesStopped(Event):
+    """A cluster is compiled for no further shapes: there were too many."""
+
+    cluster: Any
+    """The cluster.partition.XlaCluster."""
+    compiles: int
+    runs: int
 
 
 @dataclass(slots=True)

@@ -197,6 +197,22 @@ class TooSmall(Reason):
         return f"in clusters below min_cluster_size={self.minimum}"
 
 
+@dataclass(frozen=True)
+class GroupNative(Reason):
+    """Another operation of its group stays native, or one that lies between them."""
+
+    op: str
+    sentence = "{op} stays with its group, which can't be one cluster"
+
+
+@dataclass(frozen=True)
+class Unsound(Reason):
+    """The cluster would have needed its own results: a bug of ours, which the checker found."""
+
+    op: str
+    sentence = "{op} was in a cluster that could not be run"
+
+
 def reason_from_json(data: Mapping[str, Any]) -> Reason:
     """Return the reason for what `Reason.to_json` gave.
 

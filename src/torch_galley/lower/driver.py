@@ -179,7 +179,7 @@ def lower(
     with wide_types(), collecting(checks if config.check_indices else None):
         physical = [argument.physical for argument in arguments]
         traced = jax.jit(run, keep_unused=True).trace(*physical)
-        platform = PLATFORM[_device_type(cluster)]
+        platform = platform_of(cluster)
         stage = traced.lower(lowering_platforms=(platform,))
     sites = {node.name: site_of(node.meta) for node in cluster.nodes}
     lowered = Lowered(
@@ -197,9 +197,11 @@ def lower(
     return lowered
 
 
-def _device_type(cluster: XlaCluster) -> str:
+def platform_of(cluster: XlaCluster) -> str:
+    """Return jax's name of what a cluster runs on: "cpu", "cuda"."""
     vals = [node.meta["val"] for node in (*cluster.outputs, *cluster.nodes)]
-    return next((val.device.type for val in vals if isinstance(val, torch.Tensor)), "cpu")
+    device = next((val.device.type for val in vals if isinstance(val, torch.Tensor)), "cpu")
+    return PLATFORM[device]
 
 
 def _distinct(outputs: list[jax.Array], inputs: Sequence[jax.Array]) -> tuple[jax.Array, ...]:

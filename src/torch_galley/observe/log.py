@@ -46,10 +46,22 @@ def line(event: Event) -> str | None:
             return f"run      {shown}{outside}: {_ms(seconds)}{_first(found)}"
         case events.NativeExecuted(count=count, op=op):
             return f"run      {op or f'{count} operations'} outside XLA"
+        case events.ClusterRanNatively(cluster=cluster, cause=cause):
+            return f"run      {cluster.name} outside XLA: {_CAUSES[cause]}"
+        case events.RecompilesStopped(cluster=cluster, compiles=compiles):
+            return f"compile  {cluster.name}: {compiles} shapes, no more"
         case events.Flushed(cause=cause, nodes=nodes, site=site, seconds=seconds):
             return f"flush    {cause}: {nodes} operations, {_ms(seconds)}{_at(site)}"
         case _:
             return None
+
+
+_CAUSES = {
+    "compiling": "being compiled",
+    "rare": "its shapes have not come often enough",
+    "limit": "too many shapes",
+    "failed": "a lowering failed",
+}
 
 
 def _at(site: Site | None) -> str:

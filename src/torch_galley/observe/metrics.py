@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any
 
 from torch_galley.core import events
 from torch_galley.core.events import Event, listen
+from torch_galley.core.lock import fork_safe_lock
 from torch_galley.observe import syncs
 
 
@@ -31,11 +31,18 @@ METRICS = (
     Metric("lower_seconds", "time that took"),
     Metric("compiles", "XLA compilations"),
     Metric("compile_seconds", "time they took"),
+    Metric("background_compiles", "of those compilations, in the background"),
+    Metric("recompile_stops", "clusters that are compiled for no further shapes"),
     Metric("fusions", "fusions in the optimised HLO"),
     Metric("fused_ops", "operations in those fusions"),
     Metric("cache_hits", "clusters that found their executable in memory"),
     Metric("graph_runs", "times a plan was run"),
-    Metric("executions", "cluster executions"),
+    Metric("executions", "cluster executions, those outside XLA included"),
+    Metric("native_clusters", "of those, outside XLA: there was no executable"),
+    Metric("native_clusters_compiling", "because it was being compiled in the background"),
+    Metric("native_clusters_rare", "because its shapes had not come often enough"),
+    Metric("native_clusters_limit", "because there were too many shapes"),
+    Metric("native_clusters_failed", "because a lowering failed"),
     Metric("execute_seconds", "time that graphs ran, their native operations included"),
     Metric("native_ops", "operator calls outside XLA, by our plans or by the lazy device"),
     Metric("flushes", "times the lazy device ran what it had recorded"),
@@ -73,7 +80,7 @@ class Samples:
     """When (time.time()) and how much, the latest of all."""
 
 
-_lock = threading.Lock()
+_lock = fork_safe_lock()
 _values: defaultdict[str, float] = defaultdict(int)
 _samples: defaultdict[str, Samples] = defaultdict(Samples)
 _native: Counter[str] = Counter()
@@ -101,14 +108,23 @@ def _of(event: Event) -> dict[str, float]:
             }
         case events.ClusterLowered(seconds=seconds):
             return {"lowerings": 1, "lower_seconds": seconds}
-        case events.ClusterCompiled(compiled=compiled, seconds=seconds):
+        case events.ClusterCompiled(compiled=compiled, seconds=seconds, background=background):
             hlo = compiled.hlo()
             return {
                 "compiles": 1,
+                "background_compiles": background,
                 "fusions": fusions(hlo),
                 "fused_ops": fused_operations(hlo),
                 "compile_seconds": seconds,
             }
+        case events.ClusterRanNatively(operators=ops, cause=cause):
+            return {
+                "native_clusters": 1,
+                f"native_clusters_{cause}": 1,
+                "native_ops": len(ops),
+            }
+        case events.RecompilesStopped():
+            return {"recompile_stops": 1}
         case events.Warned():
             return {"warnings": 1}
         case _:
@@ -134,6 +150,8 @@ def _on_event(event: Event) -> None:
             _add(name, by, now)
         if isinstance(event, events.NativeExecuted) and event.op is not None:
             _native[_name(event.op)] += event.count
+        elif isinstance(event, events.ClusterRanNatively):
+            _native.update(map(_name, event.operators))
 
 
 def _add(name: str, by: float, now: float) -> None:

@@ -14,6 +14,7 @@ of the caller from changing an earlier result:
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,17 @@ from torch import fx
 from torch_galley.capture.fx import is_shape_number
 from torch_galley.cluster.partition import Clustered, XlaCluster
 from torch_galley.compile import client
+from torch_galley.compile.programs import Programs
+from torch_galley.core.errors import LoweringError
 from torch_galley.core.events import NativeExecuted, PlanExecuted, emit
 from torch_galley.lower.symbol import bind, mentions_symbols, value_of
-from torch_galley.run.step import ClusterStep, GetExecutable, NativeStep, Step, as_torch
+from torch_galley.run.device import as_torch
+from torch_galley.run.native import NativeStep
+from torch_galley.run.policy import Policy
+from torch_galley.run.step import ClusterStep, Step
+
+Recut = Callable[[Clustered, LoweringError], Clustered]
+"""Cuts a graph anew, with one operation native that could not be lowered; may raise instead."""
 
 
 @dataclass(frozen=True)
@@ -62,23 +71,39 @@ class Plan:
     between calls is replaced whole, never changed in place.
     """
 
-    def __init__(self, clustered: Clustered, executable: GetExecutable):
-        self.clustered = clustered
-        self.executable = executable
-        self._dry = clustered.captured.config.dry_run
-        self.executions = len(clustered.clusters)
-        """Executables that one run runs."""
-        self.native_operators = tuple(node.target for node in clustered.native)
-        """The operators that one run calls outside XLA."""
-        nodes = list(clustered.captured.graph.graph.nodes)
+    def __init__(self, clustered: Clustered, recut: Recut):
+        captured = clustered.captured
+        self._dry = captured.config.dry_run
+        self._recut = recut
+        self._cutting = threading.Lock()
+        nodes = list(captured.graph.graph.nodes)
         self._slot = {node: slot for slot, node in enumerate(nodes)}
         self._inputs = [node for node in nodes if node.op == "placeholder"]
         (output,) = (node for node in nodes if node.op == "output")
         self._results: Sequence[Any] = output.args[0]
+        self._symbolic = any(mentions_symbols(node.meta.get("val")) for node in nodes)
+        self._adopt(clustered)
+
+    def _adopt(self, clustered: Clustered) -> None:
+        """Run the graph as it is cut here, from the next call on."""
+        self.clustered = clustered
+        self.executions = len(clustered.clusters)
+        """Clusters that one run runs."""
+        self.native_operators = tuple(node.target for node in clustered.native)
+        """The operators that one run calls outside clusters."""
         self._on_device = {n for cluster in clustered.clusters for n in cluster.inputs}
         """What a cluster reads, and so stays on the device if a cluster makes it."""
-        self._symbolic = any(mentions_symbols(node.meta.get("val")) for node in nodes)
-        self.instructions = self._made()
+        self.instructions = self._made(Programs(clustered))
+
+    def _failed(self, cluster: XlaCluster, error: LoweringError) -> None:
+        """Keep an operation native that can't be lowered, from the next call on.
+
+        Raises:
+            LoweringError: the setting `strict` is on.
+        """
+        with self._cutting:
+            if cluster in self.clustered.clusters:  # else another thread was here
+                self._adopt(self._recut(self.clustered, error))
 
     @property
     def instructions(self) -> Sequence[Instruction]:
@@ -97,14 +122,14 @@ class Plan:
         exec(self.text(), names)  # the text is ours; no name in it comes from outside
         self._function: Callable[[list[Any], Any], list[Any]] = names["run"]
 
-    def _made(self) -> list[Instruction]:
+    def _made(self, programs: Programs) -> list[Instruction]:
         kept = {node for node in self._slot if node.op == "get_attr"}
         fx.map_arg(self._results, kept.add)
         made: list[tuple[Step, Sequence[fx.Node], Sequence[fx.Node]]] = []
         for part in self.clustered.steps:
             if isinstance(part, XlaCluster):
                 stays = [node in self._on_device for node in part.outputs]
-                step = ClusterStep(part, self.executable, stays)
+                step = ClusterStep(Policy(part, programs), stays, self._failed)
                 made.append((step, part.inputs, part.outputs))
             else:
                 native = NativeStep(part)

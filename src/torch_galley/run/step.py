@@ -1,63 +1,28 @@
-"""The two kinds of step in a plan: run a cluster's executable, run a native operator."""
+"""The step of a plan that runs a cluster. The other kind, a native operator, is in run.native."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import jax
 import torch
-from torch import fx
 
-from torch_galley.capture.fx import is_shape_number
 from torch_galley.cluster.partition import XlaCluster
 from torch_galley.compile.client import Compiled, xla_error
 from torch_galley.compile.engine import Engine
-from torch_galley.core.errors import GalleyError, RunError
+from torch_galley.core.errors import GalleyError, LoweringError, RunError
+from torch_galley.core.events import ClusterRanNatively, emit
 from torch_galley.lower.driver import Argument, Lowered
-from torch_galley.lower.symbol import (
-    Bindings,
-    bind,
-    cluster_symbols,
-    mentions_symbols,
-    value_of,
-)
+from torch_galley.lower.symbol import Bindings, cluster_symbols
 from torch_galley.run.buffer import is_view_of, to_jax
+from torch_galley.run.device import OnDevice, as_tensor
+from torch_galley.run.native import NativeCluster
+from torch_galley.run.policy import Policy
 
-GetExecutable = Callable[[XlaCluster, tuple[Argument, ...], Bindings], Compiled]
-"""Finds or makes the executable for a cluster and given inputs."""
-
-
-class OnDevice:
-    """A cluster's result that torch may never ask for: a dense array and what it stands for."""
-
-    __slots__ = ("_tensor", "argument", "array", "engine")
-
-    def __init__(self, array: Any, argument: Argument, engine: Engine):
-        self.array = array
-        self.argument = argument
-        self.engine = engine
-        self._tensor: torch.Tensor | None = None
-
-    def tensor(self) -> torch.Tensor:
-        """Return it as a tensor, waiting for it. The same one each time."""
-        if self._tensor is None:
-            self._tensor = as_tensor(self.array, self.argument, self.engine)
-        return self._tensor
-
-
-def as_tensor(array: Any, argument: Argument, engine: Engine) -> torch.Tensor:
-    """Return a cluster's result as a tensor of eager's strides, waiting for it."""
-    tensor = engine.take(array)
-    if argument.layout is None:
-        return tensor
-    return argument.layout.unpack(tensor, argument.spec.shape)
-
-
-def as_torch(value: Any) -> Any:
-    """Return a value as torch code wants it."""
-    return value.tensor() if type(value) is OnDevice else value
+Failed = Callable[[XlaCluster, LoweringError], None]
+"""Is told of a cluster that can't be lowered, when it runs natively for that; may raise."""
 
 
 class Step(Protocol):
@@ -71,14 +36,16 @@ class Step(Protocol):
 class ClusterStep:
     """Bring the inputs to XLA and run the executable.
 
-    Results that another cluster reads stay on the device, those for torch alone are tensors.
+    Results that another cluster reads stay on the device, those for torch alone are tensors. Where
+    the policy gives no executable, its operators run natively, and all results are tensors.
     """
 
-    def __init__(self, cluster: XlaCluster, executable: GetExecutable, stays: Sequence[bool]):
-        self.cluster = cluster
+    def __init__(self, policy: Policy, stays: Sequence[bool], failed: Failed):
+        self.cluster = policy.cluster
+        self.policy = policy
         self._stays = stays
-        self._executable = executable
-        self._symbols = cluster_symbols(cluster)
+        self._failed = failed
+        self._symbols = cluster_symbols(self.cluster)
         self._ready: _Ready | None = None
 
     def __call__(self, values: list[Any], bindings: Bindings) -> list[Any]:
@@ -90,19 +57,44 @@ class ClusterStep:
                 raise self._failure(ready.compiled, error) from error
             if results is not None:
                 return results
-        compiled, arrays = self.bring(values, bindings)
+        try:
+            brought = self.bring(values, bindings)
+        except LoweringError as error:
+            self._failed(self.cluster, error)
+            return self.natively(values, bindings, "failed")
+        if brought is None:
+            return self.natively(values, bindings, self.policy.cause)
+        compiled, arrays = brought
         return self.give(compiled, self.run(compiled, arrays))
 
-    def bring(self, values: list[Any], bindings: Bindings) -> tuple[Compiled, list[Any]]:
-        """Return the executable for the present inputs, and these as arrays."""
+    def bring(self, values: list[Any], bindings: Bindings) -> tuple[Compiled, list[Any]] | None:
+        """Return the executable for the present inputs, and these as arrays.
+
+        None if they are to run natively.
+
+        Raises:
+            LoweringError: the cluster can't be lowered.
+        """
+        self.policy.runs += 1
         ready = self._ready
         if ready is None or (self._symbols and ready.bindings != self._own(bindings)):
             ready = self._make_ready(values, bindings)
-        while True:
+        while ready is not None:
             arrays = ready.arrays(values)
             if arrays is not None:
                 return ready.compiled, arrays
             ready = self._make_ready(values, bindings)  # an input is not as it was
+        return None
+
+    def natively(self, values: list[Any], bindings: Bindings, cause: str) -> list[Any]:
+        """Run the cluster's operators as eager would; see ClusterRanNatively for the causes."""
+        native = self._native
+        emit(ClusterRanNatively(self.cluster, cause, native.operators))
+        return native(values, bindings)
+
+    @cached_property
+    def _native(self) -> NativeCluster:
+        return NativeCluster(self.cluster)
 
     def run(self, compiled: Compiled, arrays: list[Any]) -> Sequence[Any]:
         """Run the executable; raise what eager would have raised if a check failed."""
@@ -137,14 +129,16 @@ class ClusterStep:
     def _own(self, bindings: Bindings) -> dict[Any, Any]:
         return {symbol: bindings[symbol] for symbol in self._symbols if symbol in bindings}
 
-    def _make_ready(self, values: list[Any], bindings: Bindings) -> _Ready:
-        """Find the executable for inputs as these are, and keep it for the next call."""
+    def _make_ready(self, values: list[Any], bindings: Bindings) -> _Ready | None:
+        """Find the executable for inputs as these are, if any, and keep it for the next call."""
         arguments = tuple(
             value.argument if isinstance(value, OnDevice) else Argument.like(value)
             for value in values
         )
         own = self._own(bindings)
-        compiled = self._executable(self.cluster, arguments, own)
+        compiled = self.policy.executable(arguments, own)
+        if compiled is None:
+            return None
         slots = [
             _Slot(value, argument, compiled.engine)
             for value, argument in zip(values, arguments, strict=True)
@@ -307,29 +301,6 @@ class _Slot:
         if self._plain and ordinary and not value.is_neg() and not value.is_conj():
             return self._engine.bring(value)  # what to_jax comes down to
         return to_jax(value, self._argument.layout, self._engine)
-
-
-class NativeStep:
-    """Run one operator as eager would."""
-
-    def __init__(self, node: fx.Node):
-        self.node = node
-        self.inputs = tuple(n for n in node.all_input_nodes if not is_shape_number(n))
-        """What must be given to a call; numbers that follow from shapes are worked out."""
-        self._symbolic = mentions_symbols(node.meta.get("val"))
-
-    def __call__(self, values: list[Any], bindings: dict[Any, Any]) -> tuple[Any]:
-        given = dict(zip(self.inputs, values, strict=True))
-
-        def actual(arg: fx.Node) -> Any:
-            return as_torch(given[arg]) if arg in given else value_of(arg.meta["val"], bindings)
-
-        node = self.node
-        args, kwargs = fx.map_arg((node.args, node.kwargs), actual)
-        result = node.target(*args, **kwargs)  # type: ignore[operator]
-        if self._symbolic:
-            bind(node.meta.get("val"), result, bindings)
-        return (result,)
 
 
 def _raise_failed(lowered: Lowered, verdicts: torch.Tensor) -> None:

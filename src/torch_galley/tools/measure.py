@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_galley.core.errors import ToolError
+from torch_galley.run.device import as_torch
 from torch_galley.run.execute import Plan
-from torch_galley.run.step import ClusterStep, NativeStep, Step, as_torch
+from torch_galley.run.native import NativeStep
+from torch_galley.run.step import ClusterStep, Step
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,10 @@ class _Timed:
             self.ops[operation.node.name].append(time.perf_counter() - started)
         del native
         marks = [time.perf_counter()]
-        compiled, arrays = self.step.bring(values, bindings)
+        brought = self.step.bring(values, bindings)
+        if brought is None:  # it has no executable yet
+            return self.step.natively(values, bindings, self.step.policy.cause)
+        compiled, arrays = brought
         marks.append(time.perf_counter())
         results = self.step.run(compiled, arrays)
         for array in results:

@@ -53,3 +53,20 @@ def test_a_failure_is_not_kept():
     with pytest.raises(ValueError, match="no luck"):
         cache.get(key("k"), fail)
     assert cache.get(key("k"), lambda: 3) == 3
+
+
+def test_what_no_plan_uses_goes_first():
+    cache: ExecutableCache[str] = ExecutableCache(3)
+    plans = {"old": ["a", "b"], "new": ["b", "c"]}
+    for plan in plans.values():
+        for name in plan:
+            cache.get(key(name), lambda name=name: name)
+            cache.hold(key(name))
+    cache.release([key("b"), key("c")])  # "new" ends; b is still used
+    cache.get(key("a"), str)
+    cache.get(key("d"), lambda: "d")
+    assert [cache.find(key(name)) for name in "abcd"] == ["a", "b", None, "d"]
+    cache.release([key("a"), key("b")])
+    cache.get(key("e"), lambda: "e")
+    cache.get(key("f"), lambda: "f")
+    assert [cache.find(key(name)) for name in "abdef"] == [None, None, "d", "e", "f"]

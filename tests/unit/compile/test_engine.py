@@ -14,12 +14,12 @@ from torch_galley.capture.fx import Captured
 from torch_galley.cluster.partition import partition
 from torch_galley.compile import client
 from torch_galley.compile import engine as engines
+from torch_galley.compile.programs import executables
 from torch_galley.core.config import current
 from torch_galley.core.errors import CompileError, LoweringError, RunError
 from torch_galley.core.spec import TensorSpec, wide_types
 from torch_galley.lower.driver import Argument, lower
 from torch_galley.ops import registry
-from torch_galley.pipeline import executables
 
 
 def test_the_pinned_jaxlib_gives_us_our_own_client():
