@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,15 @@ from torch_galley.cluster.check import check
 from torch_galley.cluster.contract import UNLIMITED, Limits
 from torch_galley.cluster.cut import Problem, cut
 from torch_galley.cluster.dag import topological_order
+from torch_galley.cluster.judge import Choice, by_model, reasons_against
 from torch_galley.cluster.level import unavoidable
 from torch_galley.cluster.operation import effective, is_operation
+from torch_galley.cluster.rates import Rates, in_force
 from torch_galley.cluster.refine import cloned, pruned, trimmed
 from torch_galley.cluster.support import HasDevice, name_of
 from torch_galley.core.config import Config
 from torch_galley.core.errors import ClusterError
-from torch_galley.core.reasons import CheaperOutside, Constant, Reason, TooSmall
+from torch_galley.core.reasons import OUTVOTED, CheaperOutside, Constant, Reason, TooSmall
 from torch_galley.core.site import site_of
 
 
@@ -66,6 +68,15 @@ class Clustered:
     """Clusters and native nodes (getitem included) in an order that respects every dependency."""
     failed: Mapping[str, Reason] = field(default_factory=dict)
     """Nodes, by name, that an earlier attempt could not lower."""
+    choices: tuple[Choice, ...] = ()
+    """What was decided of each cluster, those included that were not kept; none by size alone."""
+    rates: str = "shipped"
+    """Which rates the predictions come from: "shipped" or "calibrated"."""
+
+    @cached_property
+    def native_nodes(self) -> frozenset[fx.Node]:
+        """What runs outside clusters, getitem included."""
+        return frozenset(step for step in self.steps if isinstance(step, fx.Node))
 
     @property
     def operations(self) -> int:
@@ -90,7 +101,7 @@ class Clustered:
         """
         atoms = Atoms.of(self.captured.graph.graph)
         reasons = [self.native.get(nodes[0]) for nodes in atoms.members]
-        ours = [isinstance(r, Constant | TooSmall | CheaperOutside | None) for r in reasons]
+        ours = [r is None or isinstance(r, OUTVOTED) for r in reasons]
         constant = atoms.constants(ours)
         alone = [o and not c for o, c in zip(ours, constant, strict=True)]
         return unavoidable(atoms.dag.without_edges_from(constant), alone)
@@ -118,15 +129,24 @@ class Clustered:
         Raises:
             ToolError: no such folder, or a file in it is corrupt or foreign.
         """
-        captured, parts, native, order, failed = save.load(folder)
+        captured, parts, native, order, failed, choices, rates = save.load(folder)
         clusters = tuple(XlaCluster(*part) for part in parts)
         step: dict[str, XlaCluster | fx.Node] = {n.name: n for n in captured.graph.graph.nodes}
         step |= {cluster.name: cluster for cluster in clusters}
-        return cls(captured, clusters, native, tuple(step[name] for name in order), failed)
+        return cls(
+            captured, clusters, native, tuple(step[name] for name in order), failed, choices, rates
+        )
+
+
+Decide = Callable[[Clustered, Rates], tuple[Choice, ...]]
+"""Decides of each cluster of a graph whether it is kept, given what things take."""
 
 
 def partition(
-    captured: Captured, has_device: HasDevice, failed: Mapping[str, Reason] | None = None
+    captured: Captured,
+    has_device: HasDevice,
+    failed: Mapping[str, Reason] | None = None,
+    decide: Decide | None = None,
 ) -> Clustered:
     """Cut a graph into clusters.
 
@@ -134,6 +154,8 @@ def partition(
         captured: the graph.
         has_device: whether jax has the counterpart of a torch device.
         failed: nodes, by name, that must stay native because lowering them failed.
+        decide: what to ask about clusters where the setting `decide` is more than "size"; the
+            model alone if None.
 
     Raises:
         ConfigError: a setting names an operator that there is not.
@@ -141,6 +163,7 @@ def partition(
     """
     failed = failed or {}
     config = captured.config
+    rates, origin = (Rates(), "shipped") if config.decide == "size" else in_force(config)
     atoms = Atoms.of(captured.graph.graph)
     first = [nodes[0] for nodes in atoms.members]
     reasons = candidates(first, config, has_device, failed)
@@ -159,10 +182,10 @@ def partition(
         dag = atoms.dag.without_edges_from(constant)
         ours = [s and not c for s, c in zip(supported, constant, strict=True)]
         problem = Problem(dag, ours, atoms.tensors, limits)
-        kept = cut(problem, config.order, config.horizontal)
+        kept = cut(problem, config.order, config.horizontal, rates)
         _dissolve_small(kept, first, reasons, config)
         if config.refine and len(kept) > 1:
-            kept = trimmed(atoms.tensors, kept, atoms.views())
+            kept = trimmed(atoms.tensors, kept, atoms.views(), rates)
             for v in set(range(len(first))).difference(*kept):
                 if ours[v] and reasons[v] is None:
                     reasons[v] = CheaperOutside(name_of(first[v].target))
@@ -174,10 +197,26 @@ def partition(
             kept,
             atoms.cheap(supported) if config.refine and len(kept) > 1 else constant,
             constant,
+            rates,
         )
         kept, clones = pruned(kept, clones, atoms.dag.successors, atoms.results)
     check(atoms.dag, kept)
-    return _emit(captured, atoms, kept, clones, reasons, failed)
+    clustered, names = _emit(captured, atoms, kept, clones, reasons, failed)
+    if config.decide == "size" or config.require_full:
+        return clustered
+    choices = decide(clustered, rates) if decide else by_model(clustered, rates, config.min_speedup)
+    why = reasons_against(choices, names)
+    if why:
+        # What is left keeps its name. That makes no cycle: in whatever order the clusters could
+        # run, their operations can, too.
+        for number, name in enumerate(names):
+            for v in (*kept[number], *(clones[number] if clones else ())) if name in why else ():
+                reasons[v] = reasons[v] or why[name]
+        left = [number for number, name in enumerate(names) if name not in why]
+        kept, clones = [kept[n] for n in left], [clones[n] for n in left] if clones else []
+        names = [names[n] for n in left]
+        clustered, _ = _emit(captured, atoms, kept, clones, reasons, failed, names)
+    return replace(clustered, choices=choices, rates=origin)
 
 
 def _not_full(nodes: Sequence[fx.Node], reasons: Sequence[Reason | None]) -> ClusterError:
@@ -212,8 +251,13 @@ def _emit(
     clones: Sequence[Set[int]],
     reasons: Sequence[Reason | None],
     failed: Mapping[str, Reason],
-) -> Clustered:
-    """Order clusters and native vertices and give clusters their names and borders."""
+    names: Sequence[str] = (),
+) -> tuple[Clustered, list[str]]:
+    """Order clusters and native vertices, give clusters their borders, and names if they have none.
+
+    The names are returned besides, in the order of `kept`.
+    """
+    named = dict(enumerate(names))
     groups = [set(cluster).union(*clones[n : n + 1]) for n, cluster in enumerate(kept)]
     home = {v: number for number, cluster in enumerate(kept) for v in cluster}
     native: dict[fx.Node, Reason] = {}
@@ -244,13 +288,14 @@ def _emit(
         nodes = [node for v in groups[number] for node in atoms.members[v]]
         nodes.sort(key=position.__getitem__)
         if number < len(kept):
-            name = f"xla_{captured.fingerprint}_{len(clusters)}"
+            name = named.setdefault(number, f"xla_{captured.fingerprint}_{len(clusters)}")
             made = {node for v in kept[number] for node in atoms.members[v]}
             clusters.append(_bordered(name, nodes, places, made))
             steps.append(clusters[-1])
         else:
             steps.extend(nodes)
-    return Clustered(captured, tuple(clusters), native, tuple(steps), failed)
+    clustered = Clustered(captured, tuple(clusters), native, tuple(steps), failed)
+    return clustered, [named[number] for number in range(len(kept))]
 
 
 def _needed_natively(
@@ -273,7 +318,7 @@ def _needed_natively(
             continue
         readers = atoms.dag.successors[v]
         if (
-            not isinstance(reasons[v], Constant | TooSmall | CheaperOutside | None)
+            not (reasons[v] is None or isinstance(reasons[v], OUTVOTED))
             or v in atoms.results
             or not readers
             or any(r in needed for r in readers)
