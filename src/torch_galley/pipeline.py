@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TypeVar
 
@@ -23,7 +23,9 @@ from torch_galley.core.events import GraphBuilt, Warned, emit
 from torch_galley.core.reasons import LoweringFailed, Reason
 from torch_galley.lower.driver import Argument, lower
 from torch_galley.lower.symbol import Bindings, cluster_symbols, first_seen
+from torch_galley.run.decide import decider
 from torch_galley.run.execute import Plan
+from torch_galley.run.measured import Measured
 
 Result = TypeVar("Result")
 
@@ -42,7 +44,7 @@ def _executables() -> ExecutableCache[Compiled]:
     return ExecutableCache(current().cache_size)
 
 
-def build(captured: Captured) -> Plan:
+def build(captured: Captured) -> Plan | Measured:
     """Turn a captured graph into a plan that can be called with a list of inputs.
 
     Clusters are compiled at once, so that a lowering that fails is found before the first run: its
@@ -57,7 +59,13 @@ def build(captured: Captured) -> Plan:
 
     plan = settle(captured, planned)
     emit(GraphBuilt(plan))
-    return plan
+    if captured.config.decide not in ("measure", "replay") or not plan.clustered.choices:
+        return plan
+    return Measured(plan, lambda: planned(_cut(captured, plan.clustered.failed)))
+
+
+def _cut(captured: Captured, failed: Mapping[str, Reason]) -> Clustered:
+    return partition(captured, has_device, failed, decider(captured.config))
 
 
 def settle(captured: Captured, use: Callable[[Clustered], Result]) -> Result:
@@ -78,7 +86,7 @@ def settle(captured: Captured, use: Callable[[Clustered], Result]) -> Result:
     failed: dict[str, Reason] = {}
     while True:
         try:
-            return use(partition(captured, has_device, failed))
+            return use(_cut(captured, failed))
         except LoweringError as error:
             if captured.config.strict or error.facts["node"] in failed:
                 raise

@@ -74,6 +74,8 @@ class Choice:
     forecast: Forecast | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     """What was measured: medians, by what could have been kept."""
+    key: str | None = None
+    """The fingerprint under which it is remembered."""
 
     @property
     def speedup(self) -> float | None:
@@ -85,7 +87,7 @@ class Choice:
         """Return the choice as plain data."""
         forecast = self.forecast.to_json() if self.forecast else None
         rest = {"name": self.name, "kept": self.kept, "by": self.by}
-        return rest | {"forecast": forecast, "seconds": dict(self.seconds)}
+        return rest | {"forecast": forecast, "seconds": dict(self.seconds), "key": self.key}
 
     def reason(self) -> Reason | None:
         """Return why a cluster's operations are native; None if it is kept."""
@@ -118,6 +120,7 @@ def choice_from_json(fields: Fields) -> Choice:
         if terms
         else None,
         fields.get("seconds", dict),
+        fields.data.get("key"),
     )
 
 

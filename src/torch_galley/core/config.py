@@ -34,8 +34,8 @@ class Config:
     decide: str = _setting(
         "size",
         "How a cluster earns its keep: 'size' keeps those of min_cluster_size, 'model' only what "
-        "is predicted to pay, 'measure' times what is in doubt at the first call, 'replay' takes what "
-        "was measured before, and the prediction for the rest.",
+        "is predicted to pay, 'measure' times what is in doubt at the first call, 'replay' takes "
+        "what was measured before, and the prediction for the rest.",
         ("size", "model", "measure", "replay"),
     )
     min_cluster_size: int = _setting(

@@ -27,6 +27,17 @@ class GraphBuilt(Event):
 
 
 @dataclass(slots=True)
+class Decided(Event):
+    """A graph was timed at its first call, and it was decided how it runs from then on."""
+
+    plan: Any
+    """The run.execute.Plan that takes the place of the one that was built."""
+    choices: Any
+    """A tuple of cluster.judge.Choice, one for each cluster, and one for the graph if it was in
+    doubt."""
+
+
+@dataclass(slots=True)
 class ClusterLowered(Event):
     """A cluster was turned into StableHLO."""
 

@@ -12,7 +12,7 @@ from torch_galley.lower.symbol import value_of
 from torch_galley.run.step import NativeStep, as_torch
 
 
-class Natively:
+class NativeCluster:
     """Stands in for a cluster's step; gives the same results, all as tensors.
 
     Values are dropped after their last use, as a plan does.

@@ -23,7 +23,7 @@ from torch_galley.core.errors import ToolError
 from torch_galley.core.machine import machine
 from torch_galley.pipeline import build
 from torch_galley.run.execute import Plan
-from torch_galley.run.region import Natively
+from torch_galley.run.region import NativeCluster
 
 Clock = Callable[[], float]
 _LEAST = 1e-14
@@ -166,7 +166,7 @@ def _both(probe: Probe, clock: Clock, seconds: float) -> tuple[float, float]:
     """Return what a probe takes natively and as a cluster, medians of runs in turn."""
     plan = _plan(probe)
     (cluster,) = plan.clustered.clusters
-    natively, step = Natively(cluster), plan.instructions[0].step
+    natively, step = NativeCluster(cluster), plan.instructions[0].step
     graph = plan.clustered.captured.graph.graph
     inputs = (node for node in graph.nodes if node.op == "placeholder")
     given = dict(zip(inputs, probe.inputs, strict=True))
@@ -199,7 +199,9 @@ def _sample(call: Callable[[], Any], clock: Clock, seconds: float) -> float:
 def _plan(probe: Probe) -> Plan:
     config = Config(min_cluster_size=1, strict=True)
     graph = make_fx(probe.function, tracing_mode="fake")(*probe.inputs)
-    return build(Captured(graph, "inference", config))
+    plan = build(Captured(graph, "inference", config))
+    assert isinstance(plan, Plan)  # decide="size" measures nothing
+    return plan
 
 
 def table(rates: Rates) -> list[tuple[str, str, str, str]]:

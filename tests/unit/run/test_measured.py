@@ -1,0 +1,305 @@
+"""Decisions that are measured: what is kept, what is remembered, and that results stay right."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+import torch_galley
+from torch_galley.core.events import Decided, GraphBuilt, PlanExecuted, listen
+from torch_galley.core.reasons import SlowerMeasured, WholeElsewhere
+from torch_galley.run import decisions, measured
+
+
+@dataclass
+class Bench:
+    """A clock that says what a test wants, and what the stages told."""
+
+    file: Any
+    times: dict[str, float]
+    """Seconds that each contender is told to take; "native 0" is that of the first cluster."""
+    timed: list[list[str]] = field(default_factory=list)
+    """The contenders of each contest."""
+    built: list[Any] = field(default_factory=list)
+    decided: list[Any] = field(default_factory=list)
+
+    def in_turn(self, calls: dict[str, Callable[[], Any]], clock: Any, seconds: float) -> Any:
+        for call in calls.values():
+            call()
+        number = len(self.timed)
+        self.timed.append(list(calls))
+        return {name: [self.times.get(f"{name} {number}", self.times[name])] for name in calls}
+
+    def __call__(self, event: Any) -> None:
+        if isinstance(event, GraphBuilt):
+            self.built.append(event.plan)
+        elif isinstance(event, Decided):
+            self.decided.append(event)
+
+    def compiled(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        torch._dynamo.reset()
+        settings = {"decide": "measure", "time_all": True, "decisions": str(self.file)} | options
+        return torch.compile(function, backend="galley", options=settings)
+
+    @property
+    def kept(self) -> list[str]:
+        return [choice.kept for choice in self.decided[-1].choices]
+
+
+@pytest.fixture
+def bench(monkeypatch, tmp_path) -> Iterator[Bench]:
+    decisions.forget()
+    times = {"cluster": 2.0, "native": 1.0, "clusters": 1.0, "eager": 2.0, "inductor": 3.0}
+    found = Bench(tmp_path / "decisions.json", times)
+    monkeypatch.setenv("GALLEY_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(measured, "in_turn", found.in_turn)
+    stop = listen(found)
+    yield found
+    stop()
+    decisions.forget()
+
+
+def parted(x: torch.Tensor) -> torch.Tensor:
+    """Two clusters, parted by what the tests deny."""
+    return ((x * 2 + 1).sin() * 3 - x).cos()
+
+
+DENY = {"deny_ops": ["aten.sin"]}
+X = torch.linspace(-2, 2, 12).view(3, 4)
+
+
+def test_the_faster_is_kept_region_by_region(bench):
+    bench.times |= {"native 1": 3.0}
+    compiled = bench.compiled(parted, **DENY)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(X), parted(X))
+    assert bench.timed == [["cluster", "native"]] * 2 + [["clusters", "eager"]]
+    assert bench.kept == ["native", "cluster", "clusters"]
+    plan = bench.decided[0].plan
+    assert [c.name for c in plan.clustered.clusters] == [bench.built[0].clustered.clusters[1].name]
+    reasons = [r for r in plan.clustered.native.values() if isinstance(r, SlowerMeasured)]
+    assert reasons == [SlowerMeasured(2e6, 1e6)] * 2  # a product and a sum
+    assert "measured, 2000000.0 µs against 1000000.0 natively" in str(reasons[0])
+
+
+@pytest.mark.parametrize("kept", ["clusters", "eager"])
+def test_a_graph_that_is_one_cluster_is_decided_as_a_whole(bench, kept):
+    bench.times |= {"clusters": 2.0, "eager": 2.0} | {kept: 1.0}
+    compiled = bench.compiled(lambda x: (x * 2).cos())
+    for _ in range(2):
+        torch.testing.assert_close(compiled(X), (X * 2).cos())
+    assert bench.timed == [["clusters", "eager"]]
+    (plan,) = {event.plan for event in bench.decided}
+    assert len(plan.clustered.clusters) == (kept == "clusters")
+    before = torch_galley.metrics()["executions"]
+    compiled(X)
+    assert torch_galley.metrics()["executions"] - before == (kept == "clusters")
+    reasons = set(plan.clustered.native.values())
+    assert reasons == (set() if kept == "clusters" else {WholeElsewhere("eager", 1e6, 2e6)})
+
+
+def test_what_is_as_good_as_a_cluster_stays_one(bench):
+    bench.times |= {"cluster": 1.01, "native": 1.0}
+    bench.compiled(parted, **DENY)(X)
+    assert bench.kept == ["cluster", "cluster", "clusters"]
+
+
+@pytest.mark.parametrize("decide", ["measure", "replay"])
+def test_what_was_measured_is_remembered(bench, decide):
+    bench.times |= {"native 1": 3.0}
+    bench.compiled(parted, **DENY)(X)
+    first, bytes_before = bench.decided[0].plan.clustered, bench.file.read_bytes()
+    for _ in range(2):
+        decisions.forget()  # as a new process would begin
+        compiled = bench.compiled(parted, decide=decide, **DENY)
+        torch.testing.assert_close(compiled(X), parted(X))
+        again = bench.built[-1].clustered
+        assert (again.text(), again.choices) == (first.text(), first.choices)
+    assert len(bench.timed) == 3  # those of the first process
+    assert bench.file.read_bytes() == bytes_before
+
+
+def test_replay_without_a_file_is_the_model(bench):
+    bench.compiled(parted, decide="replay", **DENY)(X)
+    assert [choice.by for choice in bench.built[0].clustered.choices] == ["model", "model"]
+    assert (bench.timed, bench.file.exists()) == ([], False)
+
+
+def test_clear_cases_are_not_timed(bench):
+    bench.compiled(parted, time_all=False, min_cluster_size=1, **DENY)(X)
+    choices = bench.built[0].clustered.choices
+    for choice in choices:
+        assert choice.forecast is not None
+        assert (choice.by == "undecided") == choice.forecast.doubtful
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is broken: no JSON; what it said is decided anew"),
+        ('{"galley": "else"}', "is no file of decisions; what it said is decided anew"),
+    ],
+)
+def test_a_file_that_is_not_ours(bench, text, message):
+    bench.file.write_text(text)
+    with pytest.warns(UserWarning, match=message), warnings.catch_warnings():
+        warnings.filterwarnings("default")
+        torch.testing.assert_close(bench.compiled(parted, **DENY)(X), parted(X))
+    assert bench.kept == ["native", "native", "clusters"]  # also where it can't be written
+    assert bench.file.read_text().startswith("{\n") == (text == "{")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        None,
+        {"kept": "dice", "seconds": {}, "what": ""},
+        {"kept": "native", "seconds": {}, "what": ""},
+    ],
+)
+def test_a_broken_entry_is_decided_anew(bench, entry):
+    bench.compiled(parted, **DENY)(X)
+    data = json.loads(bench.file.read_text())
+    key = bench.decided[0].choices[0].key
+    data["entries"][key] = entry
+    bench.file.write_text(json.dumps(data))
+    decisions.forget()
+    with pytest.warns(UserWarning, match=f"{key} .*; it is decided anew"):
+        bench.compiled(parted, **DENY)(X)
+    assert json.loads(bench.file.read_text())["entries"][key]["kept"] == "native"
+
+
+def test_where_nothing_can_be_written(bench, tmp_path):
+    (tmp_path / "taken").write_text("a file")
+    bench.file = tmp_path / "taken" / "decisions.json"
+    with pytest.warns(UserWarning, match="what was measured is forgotten when this process ends"):
+        torch.testing.assert_close(bench.compiled(parted, **DENY)(X), parted(X))
+    bench.compiled(parted, **DENY)(X)
+    assert len(bench.timed) == 3  # remembered for as long as the process lives
+
+
+def test_sizes_that_change_are_timed_for_the_first_only(bench):
+    compiled = bench.compiled(parted, **DENY)
+    torch._dynamo.mark_dynamic(x := X.clone(), 0)
+    for rows in (x, torch.ones(5, 4), torch.ones(7, 4)):
+        torch.testing.assert_close(compiled(rows), parted(rows))
+    assert len(bench.built) == 1
+    assert len(bench.timed) == 3
+
+
+def test_forward_and_backward_are_decided_apart(bench):
+    bench.times |= {"clusters": 2.0, "eager": 1.0, "clusters 1": 1.0, "eager 1": 2.0}
+    compiled = bench.compiled(lambda x: (x * 2).cos().sum())
+    for _ in range(2):
+        x, y = (X.clone().requires_grad_() for _ in range(2))
+        compiled(x).backward()
+        (y * 2).cos().sum().backward()
+        torch.testing.assert_close(x.grad, y.grad)
+    assert [event.choices[-1].kept for event in bench.decided] == ["eager", "clusters"]
+
+
+def test_random_numbers_are_drawn_once(bench):
+    def function(x):
+        return torch.nn.functional.dropout(x * 2 + 1, 0.5) * 3
+
+    compiled = bench.compiled(function)
+    for _ in range(2):
+        torch.manual_seed(3)
+        wanted, after = function(X), torch.rand(1)
+        torch.manual_seed(3)
+        torch.testing.assert_close(compiled(X), wanted)
+        torch.testing.assert_close(torch.rand(1), after)
+    assert ["clusters", "eager"] in bench.timed
+
+
+def test_what_has_an_effect_runs_once(bench):
+    """An operator of the user's may do anything, so the graph around it is not run for time."""
+    seen = []
+    with torch.library._scoped_library("galley_test", "FRAGMENT") as library:
+        library.define("count(Tensor x) -> Tensor")
+        library.impl("count", lambda x: (seen.append(1), x.clone())[1], "CPU")
+        library.impl("count", lambda x: torch.empty_like(x), "Meta")
+
+        def function(x):
+            return torch.ops.galley_test.count(x * 2 + 1) * 3 - x
+
+        compiled = bench.compiled(function)
+        seen.clear()
+        torch.testing.assert_close(compiled(X), function(X))
+        assert len(seen) == 2  # one of them is eager's
+    assert bench.timed == [["cluster", "native"]] * 2
+
+
+def test_inputs_are_written_once(bench):
+    def function(x):
+        return x.add_(1) * 2
+
+    compiled = bench.compiled(function)
+    x, y = X.clone(), X.clone()
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), function(y))
+        torch.testing.assert_close(x, y)
+
+
+def test_inductor_is_a_contender_where_allowed(bench, monkeypatch):
+    """A stand-in for its compiler, which takes long; benchmarks/measure.py runs the real one."""
+    made = []
+
+    def by_inductor(graph, inputs, otherwise):
+        made.append(graph)
+        return lambda given: list(graph.forward(*given))
+
+    monkeypatch.setattr(measured, "by_inductor", by_inductor)
+    bench.times["inductor"] = 0.5
+    compiled = bench.compiled(parted, native="inductor", **DENY)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(X), parted(X))
+    assert bench.timed[-1] == ["clusters", "eager", "inductor"]
+    assert bench.kept[-1] == "inductor"
+    decisions.forget()
+    replayed = bench.compiled(parted, native="inductor", decide="replay", **DENY)
+    torch.testing.assert_close(replayed(X), parted(X))
+    assert len(made) == 2  # compiled again, not timed again
+    decisions.forget()
+    bench.compiled(parted, decide="replay", **DENY)(X)  # no longer allowed: the next best
+    assert bench.built[-1].clustered.choices[-1].kept == "clusters"
+
+
+def test_the_xla_device_may_measure_too(bench):
+    device = torch_galley.device()
+    settings = {"decide": "measure", "time_all": True, "decisions": str(bench.file)}
+    with torch_galley.config(**settings):
+        x = X.to(device)
+        torch.testing.assert_close((x * 2).cos().cpu(), (X * 2).cos())
+    assert bench.timed == [["clusters", "eager"]]
+
+
+def test_time_is_bounded_and_taken_in_turn(monkeypatch):
+    monkeypatch.undo()
+    now, calls = [0.0], []
+
+    def call(name, seconds):
+        calls.append(name)
+        now[0] += seconds
+
+    ways = {"a": lambda: call("a", 0.3), "b": lambda: call("b", 0.4)}
+    found = measured.in_turn(ways, lambda: now[0], seconds=2.0)
+    assert measured.medians(found) == {"a": pytest.approx(0.3), "b": pytest.approx(0.4)}
+    assert "".join(calls) == "aabb" + "aabb" + "bbaa"  # warm-up, then rounds until 2 s are over
+
+
+def test_runs_are_told(bench):
+    seen = []
+    stop = listen(lambda event: seen.append(event) if isinstance(event, PlanExecuted) else None)
+    compiled = bench.compiled(lambda x: (x * 2).cos())
+    compiled(X)
+    seen.clear()
+    compiled(X)
+    stop()
+    assert len(seen) == 1
