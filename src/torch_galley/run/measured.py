@@ -39,6 +39,8 @@ ROUNDS = 7
 """Timed runs of each contender, at most."""
 _SAMPLE = 2e-4
 """A sample is of so many runs that it takes this long."""
+_LONG = 0.05
+"""Runs of this many seconds need no warm-up before each sample."""
 
 Clock = Callable[[], float]
 Execute = Callable[[list[Any]], Sequence[Any]]
@@ -212,9 +214,10 @@ def _handed(value: Any) -> Any:
 def in_turn(
     calls: Mapping[str, Callable[[], Any]], clock: Clock, seconds: float
 ) -> dict[str, list[float]]:
-    """Time calls in turn, A B B A, each after a run of its own that warms it up.
+    """Time calls in turn, A B B A, each sample after a run of its own that warms it up.
 
     What one leaves behind (threads that still spin, memory, caches) thus meets no other's sample.
+    Long calls go without: it does not matter to them.
     """
     single = {}
     for name, call in calls.items():
@@ -227,7 +230,8 @@ def in_turn(
     for _ in range(ROUNDS):
         for name in order:
             call, count = calls[name], max(1, min(64, int(_SAMPLE / single[name])))
-            call()
+            if single[name] < _LONG:
+                call()
             started = clock()
             for _ in range(count):
                 call()
