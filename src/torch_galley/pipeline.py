@@ -25,7 +25,7 @@ from torch_galley.lower.driver import Argument, lower
 from torch_galley.lower.symbol import Bindings, cluster_symbols, first_seen
 from torch_galley.run.decide import decider
 from torch_galley.run.execute import Plan
-from torch_galley.run.measured import Measured
+from torch_galley.run.measured import Execute, fastest_way
 
 Result = TypeVar("Result")
 
@@ -44,7 +44,7 @@ def _executables() -> ExecutableCache[Compiled]:
     return ExecutableCache(current().cache_size)
 
 
-def build(captured: Captured) -> Plan | Measured:
+def build(captured: Captured) -> Execute:
     """Turn a captured graph into a plan that can be called with a list of inputs.
 
     Clusters are compiled at once, so that a lowering that fails is found before the first run: its
@@ -59,9 +59,10 @@ def build(captured: Captured) -> Plan | Measured:
 
     plan = settle(captured, planned)
     emit(GraphBuilt(plan))
-    if captured.config.decide not in ("measure", "replay") or not plan.clustered.choices:
+    if captured.config.decide == "size":
         return plan
-    return Measured(plan, lambda: planned(_cut(captured, plan.clustered.failed)))
+    failed = plan.clustered.failed
+    return fastest_way(plan, lambda: planned(_cut(captured, failed)))
 
 
 def _cut(captured: Captured, failed: Mapping[str, Reason]) -> Clustered:

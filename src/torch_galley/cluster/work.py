@@ -53,6 +53,7 @@ _FUSED = {
     *("_to_copy", "clone", "copy", "fill", "full_like", "zeros_like", "ones_like", "where"),
     *("_native_batch_norm_legit_no_training", "constant_pad_nd", "tril", "triu", "rsub"),
     *("slice_scatter", "select_scatter", "expand_copy", "select_backward", "slice_backward"),
+    *("full", "arange", "scalar_tensor", "zeros", "ones", "eye"),
 }
 """Operators that fuse like elementwise ones, though torch does not tag them so."""
 
@@ -131,9 +132,14 @@ def _touched(node: fx.Node, name: str, size: int) -> int:
     return numel(sources[place]) if sources else size
 
 
+_GROUPS = {"convolution": 8, "convolution_backward": 9}
+"""Where the argument stands that says into how many groups a convolution falls."""
+
+
 def _product_kind(node: fx.Node, name: str) -> str:
     if name.startswith("convolution"):
-        return "convolution"
+        groups = node.args[_GROUPS[name]] if len(node.args) > _GROUPS.get(name, 99) else 1
+        return "convolution" if groups == 1 else "grouped"
     halves = (torch.bfloat16, torch.float16)
     value = node.all_input_nodes[0].meta.get("val")
     return "half" if isinstance(value, torch.Tensor) and value.dtype in halves else "product"

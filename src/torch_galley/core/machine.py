@@ -16,8 +16,12 @@ def versions() -> str:
 
     Example: "torch 2.13.0+cpu, jaxlib 0.10.2, 2 threads"
     """
-    found = (f"{package} {metadata.version(package)}" for package in ("torch", "jaxlib"))
-    return f"{', '.join(found)}, {torch.get_num_threads()} threads"
+    return f"{_packages()}, {torch.get_num_threads()} threads"
+
+
+@cache
+def _packages() -> str:
+    return ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "jaxlib"))
 
 
 def machine(device: str = "cpu") -> str:

@@ -46,6 +46,18 @@ Clock = Callable[[], float]
 Execute = Callable[[list[Any]], Sequence[Any]]
 
 
+def fastest_way(plan: Plan, remake: Callable[[], Plan]) -> Execute:
+    """Return what runs a plan's graph: the plan, eager if it has no clusters, or a Measured.
+
+    Args:
+        plan: for the choices that are known.
+        remake: makes the plan anew when more have been made.
+    """
+    choices = plan.clustered.choices
+    waits = any(one.by == "undecided" or one.kept == "inductor" for one in choices)
+    return Measured(plan, remake) if waits else _settled(plan, None)
+
+
 class Measured:
     """Runs a plan, having found out at its first call what is the fastest way to do so.
 
@@ -58,10 +70,7 @@ class Measured:
         self._remake = remake
         self._clock = clock
         self._deciding = threading.Lock()
-        kept = _whole(plan.clustered)
-        waits = any(choice.by == "undecided" for choice in plan.clustered.choices)
-        first = waits or (kept is not None and kept.kept == "inductor")
-        self._run: Execute | None = None if first else _settled(plan, None)
+        self._run: Execute | None = None
 
     @property
     def clustered(self) -> Clustered:
@@ -69,14 +78,12 @@ class Measured:
         return self.plan.clustered
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
-        run = self._run
-        return self._first(inputs) if run is None else run(inputs)
-
-    def _first(self, inputs: list[Any]) -> Sequence[Any]:
+        if (run := self._run) is not None:
+            return run(inputs)
+        if client.forked or self.clustered.captured.config.dry_run:
+            return self.plan(inputs)
         with self._deciding:
             if self._run is None:
-                if client.forked or self.clustered.captured.config.dry_run:
-                    return self.plan(inputs)
                 return self._decide(inputs)
         return self._run(inputs)
 

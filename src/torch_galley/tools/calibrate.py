@@ -151,6 +151,12 @@ def _probes(generator: torch.Generator) -> list[Probe]:
             (image, kernel),
             2 * 28**2 * 64 * 64 * 9,
         ),
+        Probe(
+            "grouped",
+            lambda x, w: (torch.nn.functional.conv2d(x, w, padding=1, groups=64),),
+            (image, kernel[:, :1].contiguous()),
+            2 * 28**2 * 64 * 9,
+        ),
         Probe("sort", lambda x: torch.sort(x), (near,), near.numel()),
         Probe(
             "gather", lambda t, i: (torch.ops.aten.embedding(t, i),), (table, places), rows.numel()
@@ -229,5 +235,5 @@ def _giga(unit: str) -> Callable[[float], str]:
 
 
 _SHOWN = {kind: _giga("GB/s") for kind in ("near", "far")} | {
-    kind: _giga("GFLOP/s") for kind in ("product", "half", "convolution")
+    kind: _giga("GFLOP/s") for kind in ("product", "half", "convolution", "grouped")
 }

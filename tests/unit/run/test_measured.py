@@ -291,7 +291,7 @@ def test_time_is_bounded_and_taken_in_turn(monkeypatch):
     assert measured.medians(found) == {"a": pytest.approx(0.3), "b": pytest.approx(0.4)}
     assert "".join(calls) == "aabb" + "ab" + "ba"  # warm-up, then rounds until 1 s is over
     calls.clear()
-    ways = {"a": lambda: call("a", 1e-4), "b": lambda: call("b", 1.0)}
+    ways = {"a": lambda: call("a", 9e-5), "b": lambda: call("b", 1.0)}
     measured.in_turn(ways, lambda: now[0], seconds=0.1)
     assert "".join(calls) == "aabb" + "aaa" + "b"  # of short calls several make a sample
 
