@@ -60,18 +60,21 @@ def main() -> int:
     rates, origin = (Rates(), "shipped") if args.rates == "shipped" else in_force(current())
     times = json.loads(JSON.read_text("utf-8"))["times"] if JSON.exists() else {}
     rows = []
+    again = args.again or args.only is not None
     for region in REGIONS:
+        known = region.name in times
+        due = region.name in chosen and not args.render and (again or not known)
+        if not (due or known):
+            continue
         inputs, captured = _captured(region)
-        again = args.again or args.only is not None
-        if region.name in chosen and not args.render and (again or region.name not in times):
+        if due:
             times[region.name] = _timed(captured, inputs)
             shown = {
                 name: f"{1e6 * seconds:.1f} µs" for name, seconds in times[region.name].items()
             }
             print(region.name, shown, flush=True)
             _write(rows, times, origin)
-        if region.name in times:
-            rows.append(_row(region, captured, times[region.name], rates))
+        rows.append(_row(region, captured, times[region.name], rates))
     _write(rows, times, origin)
     median = statistics.median(row["cost"] for row in rows) if rows else 1.0
     print(f"{len(rows)} regions; the model costs {median:.3f} of the best choice in the median")

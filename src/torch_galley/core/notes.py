@@ -55,7 +55,7 @@ class Notes:
     def _entries(self) -> dict[str, Any]:
         try:
             data = json.loads(self.path.read_text("utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {}
         except OSError as error:
             raise ToolError(f"can't read {self.path}: {error.strerror}") from error

@@ -233,7 +233,7 @@ def in_turn(
         call()
         single[name] = max(clock() - started, 1e-9)
     found: dict[str, list[float]] = {name: [] for name in calls}
-    spent, order = 0.0, list(calls)
+    begun, order = clock(), list(calls)
     for _ in range(ROUNDS):
         for name in order:
             call, count = calls[name], max(1, min(64, int(_SAMPLE / single[name])))
@@ -243,9 +243,8 @@ def in_turn(
             for _ in range(count):
                 call()
             found[name].append((clock() - started) / count)
-            spent += found[name][-1] * (count + 1)
         order.reverse()
-        if spent > seconds:
+        if clock() - begun > seconds:
             break
     return found
 

@@ -305,3 +305,15 @@ def test_runs_are_told(bench):
     compiled(X)
     stop()
     assert len(seen) == 1
+
+
+def test_what_the_model_drops_runs_natively(bench):
+    def function(x):
+        return x * 2 + 1
+
+    compiled = bench.compiled(function, decide="model")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(X), function(X))
+    now = torch_galley.metrics()
+    assert (now["executions"], now["compiles"], now["native_ops"]) == (0, 0, 4)
+    assert (bench.timed, bench.file.exists()) == ([], False)

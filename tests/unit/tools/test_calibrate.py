@@ -66,9 +66,8 @@ def test_the_verb(quick, tmp_path, capsys):
     assert main(["calibrate", "--set", f"cache_dir={tmp_path}"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == machine()
-    assert lines[2] == (
-        f"call{'':<27}{'1.0 µs':>12}  a run of an executable, its inputs and results apart"
-    )
+    words = "call 1.0 µs a run of an executable, its inputs and results apart"
+    assert lines[2].split() == words.split()
     assert lines[-1] == f"kept in {tmp_path / 'rates.json'}"
     assert main(["calibrate", "--json", "--set", f"cache_dir={tmp_path}"]) == 0
     told = json.loads(capsys.readouterr().out)
