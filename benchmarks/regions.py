@@ -68,7 +68,7 @@ def main() -> int:
             continue
         inputs, captured = _captured(region)
         if due:
-            times[region.name] = _timed(captured, inputs)
+            times[region.name] = _timed(region.name, captured, inputs)
             shown = {
                 name: f"{1e6 * seconds:.1f} µs" for name, seconds in times[region.name].items()
             }
@@ -100,10 +100,10 @@ def _one(clustered: Clustered, name: str) -> Any:
     return clustered.clusters[0]
 
 
-def _timed(captured: Captured, inputs: list[torch.Tensor]) -> dict[str, float]:
+def _timed(name: str, captured: Captured, inputs: list[torch.Tensor]) -> dict[str, float]:
     plan = build(captured)
     assert isinstance(plan, Plan)
-    cluster = _one(plan.clustered, captured.role)
+    cluster = _one(plan.clustered, name)
     places = (node for node in captured.graph.graph.nodes if node.op == "placeholder")
     given = dict(zip(places, inputs, strict=True))
     values = [given[node] for node in cluster.inputs]

@@ -22,7 +22,7 @@ WORK: Mapping[str, Pair] = {
     "near": (1.2e-11, 1.2e-11),
     "far": (5e-11, 5e-11),
     "element": (0.0, 4e-11),
-    "special": (8e-10, 8e-10),
+    "special": (2.5e-10, 3.5e-10),
     "product": (7e-12, 4e-12),
     "half": (2e-11, 2e-11),
     "convolution": (9e-12, 1.5e-11),
