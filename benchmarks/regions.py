@@ -69,10 +69,8 @@ def main() -> int:
         inputs, captured = _captured(region)
         if due:
             times[region.name] = _timed(region.name, captured, inputs)
-            shown = {
-                name: f"{1e6 * seconds:.1f} µs" for name, seconds in times[region.name].items()
-            }
-            print(region.name, shown, flush=True)
+            shown = (f"{name} {1e6 * took:.1f} µs" for name, took in times[region.name].items())
+            print(f"{region.name}: {', '.join(shown)}", flush=True)
             _write(rows, times, origin)
         rows.append(_row(region, captured, times[region.name], rates))
     _write(rows, times, origin)
