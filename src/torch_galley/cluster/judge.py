@@ -34,7 +34,7 @@ class Forecast:
     """The terms of a cluster's speed-up, in seconds.
 
     Example:
-        >>> Forecast(native=3e-4, fused=1e-4, sync=5e-5).speedup
+        >>> Forecast(native=3.0, fused=1.0, sync=0.5).speedup
         2.0
     """
 
