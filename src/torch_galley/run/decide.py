@@ -7,6 +7,7 @@ program, how it is cut, and the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import fx
@@ -75,7 +76,7 @@ def _of_graph(clustered: Clustered, rates: Rates, decisions: Decisions) -> Choic
     key = graph_key(clustered)
     known = decisions.get(key)
     if known is not None and known.kept in ("clusters", "eager", "inductor"):
-        complete = "inductor" in known.seconds or not inductor
+        complete = "inductor" in (*known.seconds, *known.failed) or not inductor
         allowed = {n: s for n, s in known.seconds.items() if inductor or n != "inductor"}
         if complete or config.decide == "replay":
             kept = known.kept if known.kept in allowed else fastest(allowed, "clusters")
@@ -148,7 +149,10 @@ def _is_repeatable(node: fx.Node) -> bool:
 
 
 def decision(
-    clustered: Clustered, cluster: XlaCluster | None, seconds: dict[str, float]
+    clustered: Clustered,
+    cluster: XlaCluster | None,
+    seconds: dict[str, float],
+    failed: Sequence[str] = (),
 ) -> Decision:
     """Return the decision that follows from times, of a cluster or, without one, of the graph."""
     preferred = "cluster" if cluster else "clusters"
@@ -156,4 +160,4 @@ def decision(
     count = sum(map(effective, nodes))
     role = clustered.captured.role
     what = f"{count} operations" if cluster else f"{role} graph of {count} operations"
-    return Decision(fastest(seconds, preferred), seconds, what)
+    return Decision(fastest(seconds, preferred), seconds, what, tuple(failed))

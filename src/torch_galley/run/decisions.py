@@ -26,10 +26,12 @@ class Decision:
     """Medians, by what could have been kept."""
     what: str
     """For people who read the file."""
+    failed: tuple[str, ...] = ()
+    """What could have been kept if it could have run."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
-        return {"kept": self.kept, "seconds": dict(self.seconds), "what": self.what}
+        return vars(self) | {"seconds": dict(self.seconds), "failed": list(self.failed)}
 
     @staticmethod
     def from_json(data: Any) -> Decision:
@@ -46,7 +48,10 @@ class Decision:
         times = seconds.values() if isinstance(seconds, dict) else [None]
         if kept not in (seconds or ()) or not all(isinstance(t, float) and t > 0 for t in times):
             raise ValueError(f"has seconds={seconds!r:.40}, not a time for each contender")
-        return Decision(kept, seconds, what)
+        failed = data.get("failed")
+        if not (isinstance(failed, list) and all(name in KEPT for name in failed)):
+            raise ValueError(f"has failed={failed!r:.40}, not a list of contenders")
+        return Decision(kept, seconds, what, tuple(failed))
 
 
 _here: dict[Path, dict[str, Decision]] = {}

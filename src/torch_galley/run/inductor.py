@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -20,15 +21,14 @@ def by_inductor(graph: fx.GraphModule, inputs: Sequence[Any], otherwise: Execute
 
     It is compiled for exactly these shapes and strides; for others, `otherwise` runs.
     """
-    import torch._inductor  # here: it loads a compiler that few ask for
-
     plain = copy.deepcopy(graph)
     for node in plain.graph.nodes:
         node.meta = {}  # what our capture recorded; inductor records its own
     try:
-        with torch.no_grad():
-            compiled: Any = torch._inductor.compile(plain, list(inputs))
-            compiled(*inputs)
+        # In a thread of its own: ours is in the middle of a call of AOTAutograd's, with dispatch
+        # keys off that a capture needs.
+        with ThreadPoolExecutor(1) as thread:
+            compiled = thread.submit(_compile, plain, list(inputs)).result()
     except Exception as error:  # whatever a compiler that is not ours may raise
         message = f"inductor can't compile a graph, so it is not tried: {_first_line(error)}"
         emit(Warned(message))
@@ -45,6 +45,15 @@ def by_inductor(graph: fx.GraphModule, inputs: Sequence[Any], otherwise: Execute
             return list(compiled(*values))
 
     return run
+
+
+def _compile(graph: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    import torch._inductor  # here: it loads a compiler that few ask for
+
+    with torch.no_grad():
+        compiled: Any = torch._inductor.compile(graph, inputs)
+        compiled(*inputs)
+    return compiled
 
 
 def _alike(inputs: Sequence[Any]) -> list[Any]:

@@ -103,7 +103,8 @@ class Measured:
                 inductor = by_inductor(self.clustered.captured.graph, given, self.plan)
             if whole.by == "undecided" and whole.key is not None:
                 seconds = self._contend(given, inductor)
-                decisions.add({whole.key: decision(self.clustered, None, seconds)})
+                failed = ["inductor"] if config.native == "inductor" and inductor is None else []
+                decisions.add({whole.key: decision(self.clustered, None, seconds, failed)})
                 self.plan = self._remake()
         self._run = _settled(self.plan, inductor)
         emit(Decided(self.plan, self.clustered.choices))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 import torch_galley
 from torch_galley.core.events import Decided, GraphBuilt, PlanExecuted, listen
 from torch_galley.core.reasons import SlowerMeasured, WholeElsewhere
-from torch_galley.run import decisions, measured
+from torch_galley.run import decisions, inductor, measured
 
 
 @dataclass
@@ -159,6 +160,7 @@ def test_a_file_that_is_not_ours(bench, text, message):
         None,
         {"kept": "dice", "seconds": {}, "what": ""},
         {"kept": "native", "seconds": {}, "what": ""},
+        {"kept": "native", "seconds": {"native": 1.0}, "what": "", "failed": [3]},
     ],
 )
 def test_a_broken_entry_is_decided_anew(bench, entry):
@@ -317,3 +319,36 @@ def test_what_the_model_drops_runs_natively(bench):
     now = torch_galley.metrics()
     assert (now["executions"], now["compiles"], now["native_ops"]) == (0, 0, 4)
     assert (bench.timed, bench.file.exists()) == ([], False)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+def test_inductor_itself_runs_a_graph(bench):
+    bench.times["inductor"] = 0.5
+    compiled = bench.compiled(parted, native="inductor", **DENY)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(X), parted(X))
+    assert bench.kept[-1] == "inductor"
+
+
+def test_an_inductor_that_fails_is_told_once(bench, monkeypatch):
+    def fail(graph, inputs):
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(inductor, "_compile", fail)
+    with pytest.warns(UserWarning, match="so it is not tried: RuntimeError: no compiler"):
+        bench.compiled(parted, native="inductor", **DENY)(X)
+    assert bench.kept[-1] == "clusters"
+    decisions.forget()
+    bench.compiled(parted, native="inductor", **DENY)(X)  # remembered
+    assert bench.timed[-1] == ["clusters", "eager"]
+    assert len(bench.timed) == 3
+
+
+def test_inductor_runs_only_what_it_compiled_for(monkeypatch):
+    monkeypatch.setattr(inductor, "_compile", lambda graph, inputs: lambda *given: ["inductor"])
+    graph = torch.fx.symbolic_trace(lambda x: (x * 2,))
+    run = inductor.by_inductor(graph, [X], lambda given: ["other"])
+    assert run is not None
+    others = (X[:2], X.double(), X.t().contiguous().t())
+    assert [run([x])[0] for x in (X, *others)] == ["inductor", "other", "other", "other"]
