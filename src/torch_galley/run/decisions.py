@@ -45,8 +45,8 @@ class Decision:
         kept, seconds, what = (data.get(name) for name in ("kept", "seconds", "what"))
         if kept not in KEPT or not isinstance(what, str):
             raise ValueError(f"keeps {kept!r:.40}, which is none of {', '.join(KEPT)}")
-        times = seconds.values() if isinstance(seconds, dict) else [None]
-        if kept not in (seconds or ()) or not all(isinstance(t, float) and t > 0 for t in times):
+        timed = isinstance(seconds, dict) and kept in seconds
+        if not timed or not all(isinstance(t, float) and t > 0 for t in seconds.values()):
             raise ValueError(f"has seconds={seconds!r:.40}, not a time for each contender")
         failed = data.get("failed")
         if not (isinstance(failed, list) and all(name in KEPT for name in failed)):

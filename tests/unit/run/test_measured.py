@@ -322,6 +322,7 @@ def test_what_the_model_drops_runs_natively(bench):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # by what inductor imports
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 def test_inductor_itself_runs_a_graph(bench):
     bench.times["inductor"] = 0.5
