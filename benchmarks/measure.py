@@ -81,7 +81,7 @@ def _child(name: str, calls: int, small: bool, inductor: bool) -> dict[str, Any]
     import torch
 
     from benchmarks import judging, zoo
-    from torch_galley.core.events import Decided, Event, listen
+    from torch_galley.core.events import Decided, Event, GraphBuilt, listen
     from torch_galley.tools.measure import alternate
 
     model, inputs = (zoo.SMALL if small else zoo.FULL)[name]()
@@ -90,8 +90,9 @@ def _child(name: str, calls: int, small: bool, inductor: bool) -> dict[str, Any]
     decided: list[Any] = []
 
     def keep(event: Event) -> None:
-        if isinstance(event, Decided):
-            decided.extend(choice.to_json() for choice in event.choices)
+        if isinstance(event, Decided | GraphBuilt):  # by timing, or before
+            choices = [one.to_json() for one in event.plan.clustered.choices]
+            decided.extend(one for one in choices if one["by"] != "undecided")
 
     stop = listen(keep)
     with tempfile.TemporaryDirectory() as folder:

@@ -10,7 +10,7 @@ from torch_galley.core.config import config as settings
 from torch_galley.core.config import parse_setting
 
 _ABOUT = """\
-Measure, in about a second, what an operation, a tensor handed over, a byte, a product
+Measure, in a few seconds, what an operation, a tensor handed over, a byte, a product
 and so on take on this machine, natively and in XLA. decide="model" and "measure" judge
 clusters by these rates; without them they use shipped ones.
 
