@@ -42,16 +42,22 @@ class Decision:
         """
         if not isinstance(data, dict):
             raise ValueError(f"is {data!r:.40}, not an object")
-        kept, seconds, what = (data.get(name) for name in ("kept", "seconds", "what"))
+        kept, what = data.get("kept"), data.get("what")
         if kept not in KEPT or not isinstance(what, str):
             raise ValueError(f"keeps {kept!r:.40}, which is none of {', '.join(KEPT)}")
-        timed = isinstance(seconds, dict) and kept in seconds
-        if not timed or not all(isinstance(t, float) and t > 0 for t in seconds.values()):
+        seconds = data.get("seconds")
+        if not isinstance(seconds, dict):
+            seconds = {}
+        if kept not in seconds or not all(map(_is_time, seconds.values())):
             raise ValueError(f"has seconds={seconds!r:.40}, not a time for each contender")
         failed = data.get("failed")
         if not (isinstance(failed, list) and all(name in KEPT for name in failed)):
             raise ValueError(f"has failed={failed!r:.40}, not a list of contenders")
         return Decision(kept, seconds, what, tuple(failed))
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, float) and value > 0
 
 
 _here: dict[Path, dict[str, Decision]] = {}
