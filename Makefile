@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check models architectures ops checks overhead recording bench-clusters clean
+.PHONY: help demo test check models architectures ops checks overhead recording bench-clusters regions measure clean
 
 help:
 	@echo "make demo    install into $(VENV), then show what galley does"
@@ -16,6 +16,8 @@ help:
 	@echo "make checks         time the checks of indices, for docs/ops.md"
 	@echo "make overhead       time a call of a tiny network against inductor's"
 	@echo "make bench-clusters compare clustering with torch's and time it, write docs/clusters.md"
+	@echo "make regions        time planted regions both ways, judge the model by them, write docs/regions.md"
+	@echo "make measure        the zoo with decide=measure against eager and XLA, write docs/measure.md"
 	@echo "make recording      time what recording a lazy step costs against torch_xla 2.9"
 	@echo "make clean   remove $(VENV) and caches"
 	@echo "PYTHON=python3.12 make ... uses another Python for the environment"
@@ -53,6 +55,14 @@ bench-clusters: $(VENV)/test.stamp
 
 recording: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.recording
+
+regions: $(VENV)/test.stamp
+	$(BIN)/galley calibrate
+	$(BIN)/python -m benchmarks.regions
+
+measure: $(VENV)/test.stamp
+	$(BIN)/galley calibrate
+	$(BIN)/python -m benchmarks.measure
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist

@@ -18,28 +18,34 @@ from torch_galley.core.events import GraphBuilt, Warned, emit
 from torch_galley.core.reasons import LoweringFailed, Reason
 from torch_galley.lower.driver import Argument
 from torch_galley.lower.symbol import cluster_symbols, first_seen
+from torch_galley.run.decide import decider
 from torch_galley.run.execute import Plan
-from torch_galley.run.step import ClusterStep
+from torch_galley.run.measured import Execute, fastest_way
 
 Result = TypeVar("Result")
 
 
-def build(captured: Captured) -> Plan:
+def build(captured: Captured) -> Execute:
     """Turn a captured graph into a plan that can be called with a list of inputs.
 
     With compile="now", clusters are compiled at once, so that a lowering that fails is found before
     the first run: its node then runs natively, with a warning (or an error under `strict`).
+
+    With decide="measure", what is returned finds out at its first call how to run the graph.
     """
+    config = captured.config
 
     def planned(clustered: Clustered) -> Plan:
         plan = Plan(clustered, _recut)
-        if captured.config.compile == "now" and not captured.config.dry_run:
+        if not config.dry_run and (config.compile == "now" or clustered.undecided):
             _compile_first(plan)
         return plan
 
     plan = settle(captured, planned)
     emit(GraphBuilt(plan))
-    return plan
+    if config.decide == "size":
+        return plan
+    return fastest_way(plan, lambda old: _lowerable(captured, old.failed, planned))
 
 
 def settle(captured: Captured, use: Callable[[Clustered], Result]) -> Result:
@@ -57,10 +63,15 @@ def settle(captured: Captured, use: Callable[[Clustered], Result]) -> Result:
     for message in unknown_names(captured):
         emit(Warned(message))
         warnings.warn(message, stacklevel=3)
-    failed: Mapping[str, Reason] = {}
+    return _lowerable(captured, {}, use)
+
+
+def _lowerable(
+    captured: Captured, failed: Mapping[str, Reason], use: Callable[[Clustered], Result]
+) -> Result:
     while True:
         try:
-            return use(partition(captured, has_device, failed))
+            return use(_cut(captured, failed))
         except LoweringError as error:
             failed = _with_failure(captured, failed, error)
 
@@ -79,7 +90,11 @@ def _with_failure(
 
 def _recut(clustered: Clustered, error: LoweringError) -> Clustered:
     captured = clustered.captured
-    return partition(captured, has_device, _with_failure(captured, clustered.failed, error))
+    return _cut(captured, _with_failure(captured, clustered.failed, error))
+
+
+def _cut(captured: Captured, failed: Mapping[str, Reason]) -> Clustered:
+    return partition(captured, has_device, failed, decider(captured.config))
 
 
 def _compile_first(plan: Plan) -> None:
@@ -88,10 +103,9 @@ def _compile_first(plan: Plan) -> None:
     A cluster whose sizes depend on data waits for them.
     """
     known = first_seen(plan.clustered.captured.graph.graph.nodes)
-    for step in (instruction.step for instruction in plan.instructions):
-        if isinstance(step, ClusterStep):
-            symbols = cluster_symbols(step.cluster)
-            if symbols <= set(known):
-                bindings = {symbol: known[symbol] for symbol in symbols}
-                arguments = tuple(Argument.of(node, bindings) for node in step.cluster.inputs)
-                step.policy.executable(arguments, bindings)
+    for step in plan.cluster_steps:
+        symbols = cluster_symbols(step.cluster)
+        if symbols <= set(known):
+            bindings = {symbol: known[symbol] for symbol in symbols}
+            arguments = tuple(Argument.of(node, bindings) for node in step.cluster.inputs)
+            step.policy.make(arguments, bindings)

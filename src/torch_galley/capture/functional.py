@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 from torch._guards import TracingContext
 
-from torch_galley.capture.fx import Captured
+from torch_galley.capture.fx import PARAMETER, Captured
 from torch_galley.core.config import Config
 from torch_galley.ops.decompose import decompositions
 
@@ -31,6 +32,7 @@ def capture(
 
     def compiler(role: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         def compile_part(part: fx.GraphModule, _inputs: Sequence[Any]) -> Any:
+            _mark_parameters(part, example_inputs)
             run = execute(Captured(part, role, config, _visible(role)))
             run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd hands over a list
             return run
@@ -45,6 +47,15 @@ def capture(
         partition_fn=min_cut_rematerialization_partition,
     )
     return backend(graph, list(example_inputs))
+
+
+def _mark_parameters(part: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+    """Tell in their meta which inputs of a part are parameters of the model."""
+    for node in part.graph.nodes:
+        place = getattr(node.meta.get("desc"), "idx", None)  # which input of the whole this is
+        if node.op == "placeholder" and place is not None:
+            inputs = example_inputs[place : place + 1]
+            node.meta[PARAMETER] = any(isinstance(one, torch.nn.Parameter) for one in inputs)
 
 
 def _visible(role: str) -> int | None:

@@ -17,6 +17,9 @@ from torch_galley.capture.encode import kind_of
 from torch_galley.core.config import Config
 from torch_galley.core.site import site_of
 
+PARAMETER = "galley_parameter"
+"""In the meta of an input's node: whether it is a parameter of the model."""
+
 
 @dataclass(frozen=True)
 class Captured:

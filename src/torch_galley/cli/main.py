@@ -17,6 +17,7 @@ VERBS = {
     "explain": "show what of a model goes into XLA, what does not, and why",
     "ops": "tell whether an operator is supported, and how",
     "cluster": "cut a graph of named operations into clusters",
+    "calibrate": "measure what things take here, to judge clusters by",
     "version": "print the versions of galley and of what it stands on",
 }
 """Each verb and its line of help. `galley VERB` is the module torch_galley.cli.VERB, which has

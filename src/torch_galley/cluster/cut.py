@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from torch_galley.cluster.contract import SEARCH_BUDGET, UNLIMITED, Limits, contract
 from torch_galley.cluster.dag import Dag, topological_order
 from torch_galley.cluster.level import by_level, grouped, levels
-from torch_galley.cluster.price import Rates, Tensor, price
+from torch_galley.cluster.price import Tensor, price
+from torch_galley.cluster.rates import Rates
 
 WHOLE = 4096
 """Up to so many vertices the linear program sees the graph itself, beyond only its clusters."""

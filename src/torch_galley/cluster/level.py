@@ -16,7 +16,8 @@ import numpy as np
 
 from torch_galley.cluster.contract import Limits
 from torch_galley.cluster.dag import Dag
-from torch_galley.cluster.price import Rates, Tensor
+from torch_galley.cluster.price import Tensor, crossing
+from torch_galley.cluster.rates import Rates
 
 
 def levels(dag: Dag, supported: Sequence[bool]) -> list[int]:
@@ -101,8 +102,8 @@ def _retimed(
     cost[:count] = 1e-6 * rates.tensor  # of equals the lowest, which are the fewest
     for number, tensor in enumerate(costly):
         assert tensor.maker is not None
-        cost[count + number] += rates.of(tensor)
-        cost[tensor.maker] -= rates.of(tensor)
+        cost[count + number] += crossing(tensor, rates)
+        cost[tensor.maker] -= crossing(tensor, rates)
     place = np.arange(len(rows))
     ones = np.ones(len(rows))
     lower, upper, step = (np.array(column) for column in zip(*rows, strict=True))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,17 @@ from torch_galley.cluster.contract import UNLIMITED, Limits
 from torch_galley.cluster.cut import Problem, cut, joined, spread
 from torch_galley.cluster.dag import Dag, topological_order
 from torch_galley.cluster.group import settled
+from torch_galley.cluster.judge import Choice, by_model, reasons_against
 from torch_galley.cluster.level import unavoidable
 from torch_galley.cluster.operation import effective, is_operation
+from torch_galley.cluster.rates import Rates, in_force
 from torch_galley.cluster.refine import cloned, pruned, trimmed
 from torch_galley.cluster.support import HasDevice, name_of
 from torch_galley.core.config import Config
 from torch_galley.core.errors import ClusterError
 from torch_galley.core.events import Warned, emit
 from torch_galley.core.reasons import (
+    OUTVOTED,
     CheaperOutside,
     Constant,
     GroupNative,
@@ -76,6 +79,20 @@ class Clustered:
     """Clusters and native nodes (getitem included) in an order that respects every dependency."""
     failed: Mapping[str, Reason] = field(default_factory=dict)
     """Nodes, by name, that an earlier attempt could not lower."""
+    choices: tuple[Choice, ...] = ()
+    """What was decided of each cluster, those included that were not kept; none by size alone."""
+    rates: str = "shipped"
+    """Which rates the predictions come from: "shipped" or "calibrated"."""
+
+    @cached_property
+    def native_nodes(self) -> frozenset[fx.Node]:
+        """What runs outside clusters, getitem included."""
+        return frozenset(step for step in self.steps if isinstance(step, fx.Node))
+
+    @property
+    def undecided(self) -> bool:
+        """Whether something has to be timed at the first call before it is decided."""
+        return any(choice.by == "undecided" for choice in self.choices)
 
     @property
     def operations(self) -> int:
@@ -100,9 +117,7 @@ class Clustered:
         """
         atoms = Atoms.of(self.captured.graph.graph)
         reasons = [self.native.get(nodes[0]) for nodes in atoms.members]
-        ours = [
-            isinstance(r, Constant | TooSmall | CheaperOutside | Unsound | None) for r in reasons
-        ]
+        ours = [r is None or isinstance(r, OUTVOTED) for r in reasons]
         constant = atoms.constants(ours)
         alone = [o and not c for o, c in zip(ours, constant, strict=True)]
         return unavoidable(atoms.dag.without_edges_from(constant), alone)
@@ -130,15 +145,24 @@ class Clustered:
         Raises:
             ToolError: no such folder, or a file in it is corrupt or foreign.
         """
-        captured, parts, native, order, failed = save.load(folder)
+        captured, parts, native, order, failed, choices, rates = save.load(folder)
         clusters = tuple(XlaCluster(*part) for part in parts)
         step: dict[str, XlaCluster | fx.Node] = {n.name: n for n in captured.graph.graph.nodes}
         step |= {cluster.name: cluster for cluster in clusters}
-        return cls(captured, clusters, native, tuple(step[name] for name in order), failed)
+        return cls(
+            captured, clusters, native, tuple(step[name] for name in order), failed, choices, rates
+        )
+
+
+Decide = Callable[[Clustered, Rates], tuple[Choice, ...]]
+"""Decides of each cluster of a graph whether it is kept, given what things take."""
 
 
 def partition(
-    captured: Captured, has_device: HasDevice, failed: Mapping[str, Reason] | None = None
+    captured: Captured,
+    has_device: HasDevice,
+    failed: Mapping[str, Reason] | None = None,
+    decide: Decide | None = None,
 ) -> Clustered:
     """Cut a graph into clusters.
 
@@ -146,6 +170,8 @@ def partition(
         captured: the graph.
         has_device: whether jax has the counterpart of a torch device.
         failed: nodes, by name, that must stay native because lowering them failed.
+        decide: what to ask about clusters where the setting `decide` is more than "size"; the
+            model alone if None.
 
     Raises:
         ConfigError: a setting names an operator that there is not.
@@ -153,6 +179,7 @@ def partition(
     """
     failed = failed or {}
     config = captured.config
+    rates, origin = (Rates(), "shipped") if config.decide == "size" else in_force(config)
     atoms = Atoms.of(captured.graph.graph)
     first = [nodes[0] for nodes in atoms.members]
     reasons = candidates(first, config, has_device, failed)
@@ -174,13 +201,13 @@ def partition(
         problem = Problem(dag, ours, atoms.tensors, limits, config.search_budget)
         if together:
             problem, parts = joined(problem, together)
-            kept = spread(cut(problem, config.order, config.horizontal), parts)
+            kept = spread(cut(problem, config.order, config.horizontal, rates), parts)
         else:
-            kept = cut(problem, config.order, config.horizontal)
+            kept = cut(problem, config.order, config.horizontal, rates)
         free = [mine and not any(v in group for group in together) for v, mine in enumerate(ours)]
         _dissolve_small(kept, first, reasons, config)
         if config.refine and len(kept) > 1:
-            kept = trimmed(atoms.tensors, kept, atoms.views(free))
+            kept = trimmed(atoms.tensors, kept, atoms.views(free), rates)
             for v in set(range(len(first))).difference(*kept):
                 if ours[v] and reasons[v] is None:
                     reasons[v] = CheaperOutside(name_of(first[v].target))
@@ -192,10 +219,26 @@ def partition(
             kept,
             atoms.cheap(free) if config.refine and len(kept) > 1 else constant,
             constant,
+            rates,
         )
         kept, clones = pruned(kept, clones, atoms.dag.successors, atoms.results)
     _dissolve_unsound(atoms, kept, clones, reasons)
-    return _emit(captured, atoms, kept, clones, reasons, failed)
+    clustered, names = _emit(captured, atoms, kept, clones, reasons, failed)
+    if config.decide == "size" or config.require_full:
+        return clustered
+    choices = decide(clustered, rates) if decide else by_model(clustered, rates, config.min_speedup)
+    why = reasons_against(choices, names)
+    if why:
+        # What is left keeps its name. That makes no cycle: in whatever order the clusters could
+        # run, their operations can, too.
+        for number, name in enumerate(names):
+            for v in (*kept[number], *(clones[number] if clones else ())) if name in why else ():
+                reasons[v] = reasons[v] or why[name]
+        left = [number for number, name in enumerate(names) if name not in why]
+        kept, clones = [kept[n] for n in left], [clones[n] for n in left] if clones else []
+        names = [names[n] for n in left]
+        clustered, _ = _emit(captured, atoms, kept, clones, reasons, failed, names)
+    return replace(clustered, choices=choices, rates=origin)
 
 
 def _together(
@@ -281,8 +324,13 @@ def _emit(
     clones: Sequence[Set[int]],
     reasons: Sequence[Reason | None],
     failed: Mapping[str, Reason],
-) -> Clustered:
-    """Order clusters and native vertices and give clusters their names and borders."""
+    names: Sequence[str] = (),
+) -> tuple[Clustered, list[str]]:
+    """Order clusters and native vertices, give clusters their borders, and names if they have none.
+
+    The names are returned besides, in the order of `kept`.
+    """
+    named = dict(enumerate(names))
     groups = [set(cluster).union(*clones[n : n + 1]) for n, cluster in enumerate(kept)]
     home = {v: number for number, cluster in enumerate(kept) for v in cluster}
     native: dict[fx.Node, Reason] = {}
@@ -313,13 +361,14 @@ def _emit(
         nodes = [node for v in groups[number] for node in atoms.members[v]]
         nodes.sort(key=position.__getitem__)
         if number < len(kept):
-            name = f"xla_{captured.fingerprint}_{len(clusters)}"
+            name = named.setdefault(number, f"xla_{captured.fingerprint}_{len(clusters)}")
             made = {node for v in kept[number] for node in atoms.members[v]}
             clusters.append(_bordered(name, nodes, places, made))
             steps.append(clusters[-1])
         else:
             steps.extend(nodes)
-    return Clustered(captured, tuple(clusters), native, tuple(steps), failed)
+    clustered = Clustered(captured, tuple(clusters), native, tuple(steps), failed)
+    return clustered, [named[number] for number in range(len(kept))]
 
 
 def _needed_natively(
@@ -342,7 +391,7 @@ def _needed_natively(
             continue
         readers = atoms.dag.successors[v]
         if (
-            not isinstance(reasons[v], Constant | TooSmall | CheaperOutside | Unsound | None)
+            not (reasons[v] is None or isinstance(reasons[v], OUTVOTED))
             or v in atoms.results
             or not readers
             or any(r in needed for r in readers)

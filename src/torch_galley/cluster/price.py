@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from torch_galley.cluster.rates import Rates
+
 
 @dataclass(frozen=True)
 class Tensor:
@@ -23,24 +25,6 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Rates:
-    """Seconds that things take, measured on CPUs of 2025."""
-
-    call: float = 3e-6
-    """A run of an executable."""
-    tensor: float = 3e-6
-    """A tensor that is handed over."""
-    byte: float = 1e-10
-    """A byte of it: written to memory and read again, where a fusion would have kept it."""
-    native: float = 1.3e-6
-    """A native operation that moves no data."""
-
-    def of(self, tensor: Tensor) -> float:
-        """Return what one crossing of a tensor costs."""
-        return self.tensor + (0.0 if tensor.maker is None else self.byte * tensor.nbytes)
-
-
-@dataclass(frozen=True)
 class Price:
     """The border of a partition."""
 
@@ -48,6 +32,16 @@ class Price:
     tensors: int
     nbytes: int
     seconds: float
+
+
+def crossing(tensor: Tensor, rates: Rates) -> float:
+    """Return what one crossing of a tensor costs.
+
+    Example:
+        >>> crossing(Tensor(0, (1,), 1000), Rates())
+        3.1e-06
+    """
+    return rates.tensor + (0.0 if tensor.maker is None else rates.byte * tensor.nbytes)
 
 
 class Placement:

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence, Set
 
-from torch_galley.cluster.price import Placement, Rates, Tensor
+from torch_galley.cluster.price import Placement, Tensor, crossing
+from torch_galley.cluster.rates import Rates
 
 
 class _Near:
@@ -31,7 +32,7 @@ class _Near:
     def cost(self, vertex: int, placement: Placement, rates: Rates) -> float:
         """Return what the borders cost that these tensors cross."""
         near = self.made[vertex] + self.read[vertex]
-        return sum(rates.of(tensor) * placement.crossings(tensor) for tensor in near)
+        return sum(crossing(tensor, rates) * placement.crossings(tensor) for tensor in near)
 
 
 def cloned(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from torch_galley.capture.fx import Captured, is_tensor
+from torch_galley.cluster.judge import Choice, choice_from_json
 from torch_galley.core.reasons import Reason, reason_from_json
 from torch_galley.core.store import Fields, read_record, write_record
 
@@ -26,6 +27,8 @@ def save(clustered: Clustered, folder: str | Path) -> Path:
         # A cluster's name is no node's: it begins with xla_ and the graph's fingerprint.
         "steps": [step.name for step in clustered.steps],
         "failed": {name: reason.to_json() for name, reason in clustered.failed.items()},
+        "choices": [choice.to_json() for choice in clustered.choices],
+        "rates": clustered.rates,
     }
     return write_record(folder, "clustered", value)
 
@@ -60,8 +63,20 @@ def cluster_from_json(fields: Fields, nodes: Mapping[str, fx.Node]) -> Parts:
     return fields.get("name", str), named("nodes"), named("inputs"), named("outputs")
 
 
-def load(folder: str | Path) -> tuple[Captured, list[Parts], dict[fx.Node, Reason], list[str], Any]:
-    """Read what `save` wrote: the graph, clusters, native nodes, steps by name, failed nodes.
+Saved = tuple[
+    Captured,
+    list[Parts],
+    dict[fx.Node, Reason],
+    list[str],
+    dict[str, Reason],
+    tuple[Choice, ...],
+    str,
+]
+"""The graph, clusters, native nodes, steps by name, failed nodes, choices, origin of the rates."""
+
+
+def load(folder: str | Path) -> Saved:
+    """Read what `save` wrote.
 
     Raises:
         ToolError: a file is missing, corrupt or foreign, or the graph is another.
@@ -82,7 +97,9 @@ def load(folder: str | Path) -> tuple[Captured, list[Parts], dict[fx.Node, Reaso
         if name not in known:
             raise fields.wrong("steps", f"names {name!r}, which is no cluster and no node")
     native = {nodes[name]: reason for name, reason in reasons.items()}
-    return captured, clusters, native, steps, _reasons(fields, "failed")
+    choices = tuple(map(choice_from_json, fields.each("choices")))
+    failed, rates = _reasons(fields, "failed"), fields.get("rates", str)
+    return captured, clusters, native, steps, failed, choices, rates
 
 
 def _reasons(fields: Fields, name: str) -> dict[str, Reason]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,3 +46,13 @@ def key_of(
     """Return the key under which a cluster's executable is kept."""
     symbols = tuple(sorted((str(symbol), value) for symbol, value in bindings.items()))
     return CacheKey(program, tuple(arguments), symbols, settings)
+
+
+def fingerprint(*parts: object) -> str:
+    """Return a key that stands for a program on a disk.
+
+    Example:
+        >>> fingerprint("add", (2, 3)) == fingerprint("add", (2, 3))
+        True
+    """
+    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:32]

@@ -53,6 +53,9 @@ class Programs:
     def __init__(self, clustered: Clustered):
         self.config = clustered.captured.config
         self._texts = {cluster.name: program_text(cluster) for cluster in clustered.clusters}
+        self.recompiles_told = False
+        """Whether somebody warned that a cluster is compiled for no further shapes: of a graph's
+        equal layers, one tells for all."""
         self._held: set[CacheKey] = set()
         weakref.finalize(self, executables().release, self._held).atexit = False
 

@@ -18,7 +18,7 @@ from typing import Any
 from torch_galley.core.errors import ConfigError
 
 
-def _setting(default: Any, doc: str, choices: tuple[Any, ...] = (), minimum: int | None = None):
+def _setting(default: Any, doc: str, choices: tuple[Any, ...] = (), minimum: float | None = None):
     return field(default=default, metadata={"doc": doc, "choices": choices, "minimum": minimum})
 
 
@@ -32,10 +32,31 @@ class Config:
     """
 
     decide: str = _setting(
-        "size", "How a cluster earns its keep: 'size' keeps those of min_cluster_size.", ("size",)
+        "size",
+        "How a cluster earns its keep: 'size' keeps those of min_cluster_size, 'model' only what "
+        "is predicted to pay, 'measure' times what is in doubt at the first call, 'replay' takes "
+        "what was measured before, and the prediction for the rest.",
+        ("size", "model", "measure", "replay"),
     )
     min_cluster_size: int = _setting(
         4, "Fewest operations a cluster must have; views and constants do not count.", minimum=1
+    )
+    min_speedup: float = _setting(
+        1.1, "Lowest predicted speed-up at which a cluster is kept, where that decides.", minimum=0
+    )
+    time_all: bool = _setting(
+        False, "Under decide='measure', time every cluster, not only those in doubt."
+    )
+    native: str = _setting(
+        "eager",
+        "What else may run a whole graph where that is measured: 'eager', or also 'inductor'.",
+        ("eager", "inductor"),
+    )
+    decisions: str | None = _setting(
+        None, "File of what was measured, to be shipped and replayed; none given: in cache_dir."
+    )
+    cache_dir: str | None = _setting(
+        None, "Folder for what is measured on this machine; none given: ~/.cache/torch-galley."
     )
     max_cluster_size: int = _setting(
         0, "Most operations a cluster may have, getitem not counted; 0 for no limit.", minimum=0
@@ -167,6 +188,11 @@ def _parse(name: str, text: str, origin: str) -> Any:
             return int(text)
         except ValueError:
             raise ConfigError(f"{origin}={text!r} is no whole number") from None
+    if isinstance(default, float):
+        try:
+            return float(text)
+        except ValueError:
+            raise ConfigError(f"{origin}={text!r} is no number") from None
     if isinstance(default, tuple):
         return tuple(part.strip() for part in text.split(",") if part.strip())
     return text
@@ -185,6 +211,8 @@ def _checked(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
         if isinstance(default, tuple) and isinstance(value, list | tuple | set | frozenset):
             value = tuple(str(item) for item in value)
         kind = str if default is None else type(default)
+        if kind is float and type(value) is int:
+            value = float(value)
         wrong_type = not (isinstance(value, kind) or (default is None and value is None))
         if wrong_type or (kind is int and isinstance(value, bool)):
             hint = f"give {'an' if kind is int else 'a'} {kind.__name__}"
@@ -194,7 +222,7 @@ def _checked(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
             raise ConfigError(
                 f"setting {name!r} in {origin} is {value!r}", hint=f"one of {choices}"
             )
-        if meta["minimum"] is not None and value < meta["minimum"]:
+        if meta["minimum"] is not None and not value >= meta["minimum"]:  # so that NaN is caught
             raise ConfigError(
                 f"setting {name!r} in {origin} is {value!r}", hint=f"at least {meta['minimum']}"
             )

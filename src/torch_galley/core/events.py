@@ -27,6 +27,27 @@ class GraphBuilt(Event):
 
 
 @dataclass(slots=True)
+class GraphRecut(Event):
+    """A graph is cut otherwise from its next call on: a lowering failed, or it was timed."""
+
+    plan: Any
+    """The run.execute.Plan that runs it then; another than the one that was built, or the same."""
+    before: Any
+    """The cluster.partition.Clustered in force until then."""
+
+
+@dataclass(slots=True)
+class Decided(Event):
+    """A graph was timed at its first call, and it was decided how it runs from then on."""
+
+    plan: Any
+    """The run.execute.Plan in force; a GraphRecut came before if it is cut otherwise now."""
+    choices: Any
+    """A tuple of cluster.judge.Choice, one for each cluster, and one for the graph if it was in
+    doubt."""
+
+
+@dataclass(slots=True)
 class ClusterLowered(Event):
     """A cluster was turned into StableHLO."""
 

@@ -213,6 +213,65 @@ class Unsound(Reason):
     sentence = "{op} was in a cluster that could not be run"
 
 
+@dataclass(frozen=True)
+class Unprofitable(Reason):
+    """The cluster is predicted to gain less than `min_speedup`."""
+
+    speedup: float
+    native_us: float
+    fused_us: float
+    sync_us: float
+    sentence = (
+        "cluster predicted not to pay, S = {speedup:.2f}: "
+        "{native_us:.1f} / ({fused_us:.1f} + {sync_us:.1f}) µs"
+    )
+
+    @property
+    def group(self) -> str:
+        return "in clusters predicted not to pay"
+
+
+@dataclass(frozen=True)
+class SlowerMeasured(Reason):
+    """The cluster was timed, and ran slower than its operations natively."""
+
+    cluster_us: float
+    native_us: float
+    sentence = "cluster measured, {cluster_us:.1f} µs against {native_us:.1f} natively"
+
+    @property
+    def group(self) -> str:
+        return "in clusters measured to be slower"
+
+
+@dataclass(frozen=True)
+class WholeElsewhere(Reason):
+    """The whole graph was timed, and ran faster without clusters."""
+
+    engine: str
+    engine_us: float
+    clusters_us: float
+    sentence = (
+        "graph measured, {engine_us:.1f} µs by {engine} against {clusters_us:.1f} with clusters"
+    )
+
+    @property
+    def group(self) -> str:
+        return f"in graphs measured to run faster by {self.engine}"
+
+
+OUTVOTED = (
+    Constant,
+    TooSmall,
+    CheaperOutside,
+    Unsound,
+    Unprofitable,
+    SlowerMeasured,
+    WholeElsewhere,
+)
+"""Reasons of operations that XLA could take."""
+
+
 def reason_from_json(data: Mapping[str, Any]) -> Reason:
     """Return the reason for what `Reason.to_json` gave.
 
@@ -229,7 +288,7 @@ def reason_from_json(data: Mapping[str, Any]) -> Reason:
         raise ValueError(f"has code {data.get('code')!r}, which is no reason")
     values = {f.name: data.get(f.name) for f in fields(kind)}
     for f in fields(kind):
-        wanted = int if f.type == "int" else str
+        wanted = {"int": int, "float": float}.get(str(f.type), str)
         if not isinstance(values[f.name], wanted):
             raise ValueError(f"has {f.name}={values[f.name]!r}, not a {wanted.__name__}")
     return kind(**values)

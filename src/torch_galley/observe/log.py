@@ -19,11 +19,9 @@ def line(event: Event) -> str | None:
     """Return what the log says of an event, None for nothing."""
     match event:
         case events.GraphBuilt(plan=plan):
-            found = plan.clustered
-            return (
-                f"record   graph {found.captured.fingerprint}: {found.operations} operations, "
-                f"{len(found.clusters)} clusters, {len(found.native)} native{_first(found)}"
-            )
+            return f"record   {_cut(plan.clustered)}"
+        case events.GraphRecut(plan=plan):
+            return f"cut      {_cut(plan.clustered)}"
         case events.ClusterLowered(lowered=lowered, seconds=seconds):
             count = len(lowered.cluster.nodes)
             place = _at(lowered.first_site)
@@ -62,6 +60,13 @@ _CAUSES = {
     "limit": "too many shapes",
     "failed": "a lowering failed",
 }
+
+
+def _cut(found: Any) -> str:
+    return (
+        f"graph {found.captured.fingerprint}: {found.operations} operations, "
+        f"{len(found.clusters)} clusters, {len(found.native)} native{_first(found)}"
+    )
 
 
 def _at(site: Site | None) -> str:

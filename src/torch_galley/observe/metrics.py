@@ -103,9 +103,11 @@ def _of(event: Event) -> dict[str, float]:
             return {
                 "graphs": 1,
                 "graph_nodes": plan.clustered.operations,
-                "clusters": len(plan.clustered.clusters),
-                "clustered_nodes": plan.clustered.clustered_operations,
+                **_cut(plan.clustered),
             }
+        case events.GraphRecut(plan=plan, before=before):
+            now, then = _cut(plan.clustered), _cut(before)
+            return {name: now[name] - then[name] for name in now}
         case events.ClusterLowered(seconds=seconds):
             return {"lowerings": 1, "lower_seconds": seconds}
         case events.ClusterCompiled(compiled=compiled, seconds=seconds, background=background):
@@ -129,6 +131,13 @@ def _of(event: Event) -> dict[str, float]:
             return {"warnings": 1}
         case _:
             return {}
+
+
+def _cut(clustered: Any) -> dict[str, float]:
+    return {
+        "clusters": len(clustered.clusters),
+        "clustered_nodes": clustered.clustered_operations,
+    }
 
 
 def _name(op: Any) -> str:
@@ -155,7 +164,7 @@ def _on_event(event: Event) -> None:
 
 
 def _add(name: str, by: float, now: float) -> None:
-    _values[name] += by
+    _values[name] = max(0, _values[name] + by)  # a reset may lie between a cut and the next
     if name in SAMPLED:
         samples = _samples[name]
         samples.count, samples.total = samples.count + 1, samples.total + by

@@ -14,9 +14,10 @@ of the caller from changing an earlier result:
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,7 @@ from torch_galley.cluster.partition import Clustered, XlaCluster
 from torch_galley.compile import client
 from torch_galley.compile.programs import Programs
 from torch_galley.core.errors import LoweringError
-from torch_galley.core.events import NativeExecuted, PlanExecuted, emit
+from torch_galley.core.events import GraphRecut, NativeExecuted, PlanExecuted, emit
 from torch_galley.lower.symbol import bind, mentions_symbols, value_of
 from torch_galley.run.device import as_torch
 from torch_galley.run.native import NativeStep
@@ -102,8 +103,29 @@ class Plan:
             LoweringError: the setting `strict` is on.
         """
         with self._cutting:
-            if cluster in self.clustered.clusters:  # else another thread was here
-                self._adopt(self._recut(self.clustered, error))
+            before = self.clustered
+            if cluster not in before.clusters:  # another thread was here
+                return
+            self._adopt(self._recut(before, error))
+        emit(GraphRecut(self, before))
+
+    @property
+    def cluster_steps(self) -> list[ClusterStep]:
+        """The steps that run clusters."""
+        steps = [instruction.step for instruction in self._instructions]
+        return [step for step in steps if isinstance(step, ClusterStep)]
+
+    @contextlib.contextmanager
+    def compiling_at_once(self) -> Iterator[None]:
+        """Have clusters compiled before they run meanwhile, whatever the settings say."""
+        policies = [step.policy for step in self.cluster_steps]
+        for policy in policies:
+            policy.at_once = True
+        try:
+            yield
+        finally:
+            for policy in policies:
+                policy.at_once = False
 
     @property
     def instructions(self) -> Sequence[Instruction]:

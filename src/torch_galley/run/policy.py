@@ -37,6 +37,8 @@ class Policy:
         """Executions with other inputs than the call before, or shapes that vary."""
         self.cause = ""
         """Why the last question got no executable: see ClusterRanNatively."""
+        self.at_once = False
+        """Whether to compile here and now, whatever the settings say."""
         self._programs = programs
         self._config = programs.config
         self._compiled: set[CacheKey] = set()
@@ -45,6 +47,17 @@ class Policy:
         self._values: dict[Any, set[Any]] = {}
         self._stopped = False
 
+    def make(self, arguments: Sequence[Argument], bindings: Bindings) -> Compiled:
+        """Return the executable for inputs like these, made here and now if there is none.
+
+        Raises:
+            LoweringError: the cluster can't be lowered.
+            CompileError: XLA refused it.
+        """
+        key = self._programs.key(self.cluster, arguments, bindings)
+        self._note(key, bindings)
+        return self._programs.make(key, self.cluster, arguments, bindings)
+
     def executable(self, arguments: Sequence[Argument], bindings: Bindings) -> Compiled | None:
         """Return the executable for inputs like these; None: run the cluster natively.
 
@@ -52,6 +65,8 @@ class Policy:
             LoweringError: the cluster can't be lowered.
             CompileError: XLA refused it, now or in the background.
         """
+        if self.at_once:
+            return self.make(arguments, bindings)
         key = self._programs.key(self.cluster, arguments, bindings)
         found = self._programs.find(key)
         if found is not None:
@@ -104,6 +119,9 @@ class Policy:
     def _tell(self, compiles: int) -> None:
         cluster = self.cluster
         emit(RecompilesStopped(cluster, compiles, self.runs))
+        if self._programs.recompiles_told:
+            return
+        self._programs.recompiles_told = True
         site = next((site for node in cluster.nodes if (site := site_of(node.meta))), None)
         varying = "; ".join(filter(None, map(self._varying, self._values)))
         message = (
@@ -111,7 +129,8 @@ class Policy:
             f"{self.runs} times; it runs natively from now on for shapes that it was not compiled "
             f"for{f' ({varying})' if varying else ''}\n"
             f"{f'  at {site}{chr(10)}' if site else ''}"
-            "  hint: pad inputs to a few sizes, or raise recompile_limit (0: no limit)"
+            "  hint: pad inputs to a few sizes, or raise recompile_limit (0: no limit); other "
+            "clusters of its graph may follow without a word"
         )
         emit(Warned(message))
         warnings.warn(message, stacklevel=2)

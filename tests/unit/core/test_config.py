@@ -9,6 +9,11 @@ from torch_galley.core.errors import ConfigError
 
 TWINS = {
     "decide": ("size", "size"),
+    "min_speedup": ("1.5", 1.5),
+    "time_all": ("1", True),
+    "native": ("inductor", "inductor"),
+    "decisions": ("decisions.json", "decisions.json"),
+    "cache_dir": ("cache", "cache"),
     "min_cluster_size": ("7", 7),
     "max_cluster_size": ("9", 9),
     "order": ("bytes", "bytes"),
@@ -121,6 +126,12 @@ def test_unknown_setting_far_from_all_lists_them():
             "setting 'min_cluster_size' in GALLEY_MIN_CLUSTER_SIZE is 0",
         ),
         ("GALLEY_STRICT", "perhaps", "GALLEY_STRICT='perhaps' is no yes or no"),
+        ("GALLEY_MIN_SPEEDUP", "fast", "GALLEY_MIN_SPEEDUP='fast' is no number"),
+        (
+            "GALLEY_MIN_SPEEDUP",
+            "nan",
+            "setting 'min_speedup' in GALLEY_MIN_SPEEDUP is nan",
+        ),
         ("GALLEY_DECIDE", "dice", "setting 'decide' in GALLEY_DECIDE is 'dice'"),
     ],
 )
@@ -129,6 +140,10 @@ def test_wrong_environment(monkeypatch, variable, text, message):
     with pytest.raises(ConfigError) as caught:
         current()
     assert caught.value.message == message
+
+
+def test_whole_numbers_are_numbers():
+    assert current({"min_speedup": 2}).min_speedup == 2.0
 
 
 def test_lists_become_tuples():

@@ -154,6 +154,7 @@ def test_a_lowering_that_fails(galley, monkeypatch, way):
     with pytest.warns(UserWarning, match=r"cos.default runs natively: .*planted fault"):
         torch.testing.assert_close(compiled(x), chain(x))
     assert count("native_clusters_failed") == 1
+    assert (count("graphs"), count("clusters"), count("clustered_nodes")) == (1, 2, 2)
     for _ in range(2):
         torch.testing.assert_close(compiled(x), chain(x))
         settle()
@@ -264,6 +265,35 @@ def test_a_stop_is_told_once(galley):
         compiled(torch.ones(7))
     compiled(torch.ones(8))
     assert count("warnings") == 1
+
+
+def test_of_equal_layers_one_tells(galley):
+    def layers(x):
+        for _ in range(3):
+            x = x.sin().cos().exp()
+        return x
+
+    options = {"strict": False, "recompile_limit": 1, "deny_ops": ("aten.exp",)}
+    compiled = galley(layers, dynamic=True, options=options)
+    for size in (4, 5):
+        compiled(torch.ones(size))
+    with pytest.warns(UserWarning, match="was compiled for 2 shapes") as told:
+        compiled(torch.ones(6))
+    assert (len(told), count("recompile_stops")) == (1, 3)
+
+
+def test_sizes_as_numbers_while_it_compiles(galley):
+    """The program takes sizes as numbers, gives views by them, and computes with them."""
+
+    def function(x, y):
+        rows = x.shape[0] + y.shape[0]
+        return (torch.cat([x, y]).view(rows, -1).sin() * rows).expand(2, rows, 3), x.shape[0]
+
+    compiled = galley(function, dynamic=True, fullgraph=True, options={"compile": "background"})
+    for rows in (4, 5, 6):
+        given = torch.ones(rows, 3), torch.zeros(rows + 1, 3)
+        torch.testing.assert_close(compiled(*given), function(*given))
+    assert count("native_clusters") == 3
 
 
 def test_a_number_read_from_data(galley):
