@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -126,7 +126,10 @@ class Clustered:
 
 
 def partition(
-    captured: Captured, has_device: HasDevice, failed: Mapping[str, Reason] | None = None
+    captured: Captured,
+    has_device: HasDevice,
+    failed: Mapping[str, Reason] | None = None,
+    assumed: Collection[str] = (),
 ) -> Clustered:
     """Cut a graph into clusters.
 
@@ -134,6 +137,8 @@ def partition(
         captured: the graph.
         has_device: whether jax has the counterpart of a torch device.
         failed: nodes, by name, that must stay native because lowering them failed.
+        assumed: nodes, by name, that are cut as if XLA could take them: for a report of what
+            each costs that it can't. The result can't be lowered.
 
     Raises:
         ConfigError: a setting names an operator that there is not.
@@ -144,6 +149,9 @@ def partition(
     atoms = Atoms.of(captured.graph.graph)
     first = [nodes[0] for nodes in atoms.members]
     reasons = candidates(first, config, has_device, failed)
+    reasons = [
+        None if n.name in assumed else reason for n, reason in zip(first, reasons, strict=True)
+    ]
     if config.require_full and any(reasons):
         raise _not_full(first, reasons)
     supported = [reason is None for reason in reasons]

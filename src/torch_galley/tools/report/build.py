@@ -1,0 +1,208 @@
+"""From a cut graph to the report's plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import fx
+
+from torch_galley.capture.encode import kind_of
+from torch_galley.capture.fx import is_view
+from torch_galley.cluster import blame
+from torch_galley.cluster.atoms import Atoms
+from torch_galley.cluster.candidate import scopes
+from torch_galley.cluster.operation import effective, is_operation, nbytes
+from torch_galley.cluster.partition import Clustered, XlaCluster
+from torch_galley.cluster.support import HasDevice, is_getitem, name_of
+from torch_galley.core.site import module_path, site_of
+from torch_galley.lower.symbol import cluster_symbols, first_seen, mentions_symbols
+from torch_galley.tools import flops
+from torch_galley.tools.report import peak, why
+from torch_galley.tools.report.model import (
+    SOFT,
+    Blame,
+    Cluster,
+    Compilation,
+    Crossing,
+    Graph,
+    Node,
+    Terms,
+)
+
+MOST_BLAMED = 32
+"""Native operators, the most frequent, that are blamed: each costs one more partition."""
+
+
+def graph(
+    clustered: Clustered,
+    has_device: HasDevice,
+    compilations: Mapping[str, Compilation] | None = None,
+    measured: Mapping[str, Terms] | None = None,
+) -> Graph:
+    """Return the report of one cut graph.
+
+    Args:
+        clustered: the cut graph.
+        has_device: whether jax has the counterpart of a torch device.
+        compilations: what XLA made of clusters, by name.
+        measured: the terms of S of clusters, by name.
+    """
+    order = list(clustered.captured.graph.graph.nodes)
+    place = {node: number for number, node in enumerate(n for n in order if n.op != "output")}
+    nodes = _nodes(clustered, place)
+    operations = [node for node in place if is_operation(node)]
+    number_of = {cluster.name: number for number, cluster in enumerate(clustered.clusters)}
+    config = clustered.captured.config
+    known = first_seen(operations)
+    by_op = blame.culprits(clustered, SOFT)
+    blamed = list(by_op.items())[:MOST_BLAMED]
+    found = [
+        Blame(
+            op,
+            group,
+            len(names),
+            blame.if_taken(clustered, has_device, names, all_kept=False),
+            blame.if_taken(clustered, has_device, names, all_kept=True),
+        )
+        for (op, group), names in blamed
+    ]
+    made = Graph(
+        clustered.captured.role,
+        clustered.captured.fingerprint,
+        nodes,
+        tuple(
+            dataclasses.replace(
+                cluster,
+                compilation=(compilations or {}).get(cluster.name),
+                measured=(measured or {}).get(cluster.name),
+            )
+            for cluster in _clusters(clustered, place, nodes)
+        ),
+        tuple(
+            number_of[step.name] if isinstance(step, XlaCluster) else -1 - place[step]
+            for step in clustered.steps
+            if isinstance(step, XlaCluster) or is_operation(step)
+        ),
+        blame.total(clustered),
+        clustered.unavoidable,
+        blame.if_taken(clustered, has_device, all_kept=True),
+        ranked(found),
+        len(by_op) - len(blamed),
+        tuple(blame.what_if(clustered, has_device)),
+        config.min_cluster_size,
+        config.max_cluster_size,
+        config.horizontal,
+        estimated=any(mentions_symbols(node.meta.get("val")) for node in operations),
+        data_dependent=any(
+            symbol not in known for c in clustered.clusters for symbol in cluster_symbols(c)
+        ),
+    )
+    return finished(made)
+
+
+def ranked(found: Iterable[Blame]) -> tuple[Blame, ...]:
+    """Sort operators: the most to be gained first, of equals the more frequent."""
+    return tuple(sorted(found, key=lambda b: (b.uncut.seconds, -b.then.clustered, -b.count)))
+
+
+def finished(made: Graph) -> Graph:
+    """Return the report with what follows from the rest of it: the peak, and warnings."""
+    return dataclasses.replace(
+        made, peak_bytes=peak.peak_bytes(made), warnings=tuple(why.warnings(made))
+    )
+
+
+def _nodes(clustered: Clustered, place: Mapping[fx.Node, int]) -> tuple[Node, ...]:
+    atoms = Atoms.of(clustered.captured.graph.graph)
+    before = {
+        nodes[0]: tuple(place[atoms.members[v][0]] for v in sorted(atoms.dag.predecessors[number]))
+        for number, nodes in enumerate(atoms.members)
+    }
+    listed = [nodes[0] for nodes in atoms.members]
+    scope = dict(zip(listed, scopes(listed, clustered.captured.config), strict=False))
+    return tuple(
+        Node(
+            node.name,
+            _kind(node),
+            name_of(node.target),
+            tuple(place[source] for source in node.all_input_nodes),
+            before.get(node, ()),
+            kind_of(node.meta.get("val")),
+            nbytes(node),
+            flops.flops(node),
+            effective(node),
+            is_view(node.target) or (is_getitem(node) and _of_a_view(node)),
+            any(user.op == "output" for user in node.users),
+            module_path(node.meta),
+            site_of(node.meta),
+            _device(node),
+            scope.get(node) or "",
+            clustered.native.get(node),
+        )
+        for node in place
+    )
+
+
+def _of_a_view(node: fx.Node) -> bool:
+    source = node.args[0]
+    return isinstance(source, fx.Node) and is_view(source.target)
+
+
+def _kind(node: fx.Node) -> str:
+    if node.op in ("placeholder", "get_attr"):
+        return "input"
+    if is_operation(node):
+        return "operation"
+    return "part" if is_getitem(node) else "number"
+
+
+def _device(node: fx.Node) -> str:
+    val = node.meta.get("val")
+    values = val if isinstance(val, tuple | list) else [val]
+    return next((str(v.device) for v in values if isinstance(v, torch.Tensor)), "")
+
+
+def _clusters(
+    clustered: Clustered, place: Mapping[fx.Node, int], nodes: Sequence[Node]
+) -> Iterable[Cluster]:
+    """Yield the clusters with who is on the other side of their borders."""
+    takers: dict[fx.Node, list[str]] = {}
+    givers: dict[fx.Node, str] = {}
+    for cluster in clustered.clusters:
+        for node in cluster.inputs:
+            takers.setdefault(node, []).append(cluster.name)
+        givers |= dict.fromkeys(cluster.outputs, cluster.name)
+    computed = {node for cluster in clustered.clusters for node in cluster.nodes}
+
+    def giver(node: fx.Node) -> str:
+        if node.op in ("placeholder", "get_attr"):
+            return "inputs"
+        return givers.get(node, node.name)
+
+    def others(node: fx.Node) -> tuple[str, ...]:
+        natively = [
+            "results" if user.op == "output" else user.name
+            for user in node.users
+            if user not in computed
+        ]
+        return tuple(dict.fromkeys([*takers.get(node, ()), *natively]))
+
+    for cluster in clustered.clusters:
+        inside = set(cluster.nodes)
+        yield Cluster(
+            cluster.name,
+            tuple(place[node] for node in cluster.nodes),
+            tuple(place[node] for node in cluster.entry),
+            tuple(place[node] for node in cluster.exit),
+            tuple(Crossing(place[node], (giver(node),)) for node in cluster.inputs),
+            tuple(Crossing(place[node], others(node)) for node in cluster.outputs),
+            tuple(
+                (place[node], place[user])
+                for node in cluster.nodes
+                for user in node.users
+                if user not in inside and user.op != "output"
+            ),
+            sum(nodes[place[node]].flops for node in cluster.nodes),
+        )
