@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch_galley.tools.report.shown import merged, place
 
 import torch_galley
 from torch_galley.core.errors import ToolError
+from torch_galley.tools.report.shown import merged, place
 
 
 class Net(torch.nn.Module):
