@@ -64,7 +64,7 @@ def if_taken(
     if all_kept:
         config = dataclasses.replace(captured.config, decide="size", min_cluster_size=1)
         captured = dataclasses.replace(captured, config=config)
-    return total(partition(captured, has_device, clustered.failed, set(names)))
+    return total(partition(captured, has_device, clustered.failed, assumed=set(names)))
 
 
 def what_if(clustered: Clustered, has_device: HasDevice) -> Iterator[tuple[int, Total]]:

@@ -36,9 +36,9 @@ Net: 4 of 5 operations in 2 XLA clusters, coverage η = 80.0%
 1 graph (1 inference), no break
 100.0% of 768 FLOP in XLA, counted by torch.utils.flop_counter: products, convolutions, attention
 
-inference graph {name}: 4 of 5 operations in 2 clusters, η = 80.0% by nodes, 100.0% by FLOPs, \
-55.6% by bytes made
-  at least 2 clusters needed; over borders 3 tensors 288 B, ∂C 1 edge; peak memory 1.1 KiB, predicted
+inference graph {name}: 4 of 5 operations in 2 clusters, η = 80.0% by nodes, 100.0% by FLOPs,
+  55.6% by bytes made
+  at least 2 clusters needed; over borders 3 tensors 288 B, ∂C 1 edge; peak 1.1 KiB, predicted
   xla_{name}_0: 2 operations, 1 compute, 512 FLOP
     made of aten.t.default, aten.addmm.default
     enters at t
@@ -47,6 +47,7 @@ inference graph {name}: 4 of 5 operations in 2 clusters, η = 80.0% by nodes, 10
     of it the graph's own inputs: 3 tensors 640 B
     gives addmm float32[2,16]@cpu to gelu
     border to other operations: ∂C 1 edge, D(C) 128 B
+    kept by its size: 1 of 1
   xla_{name}_1: 2 operations, 1 compute, 256 FLOP
     made of aten.t.default, aten.addmm.default
     enters at t_1
@@ -56,6 +57,7 @@ inference graph {name}: 4 of 5 operations in 2 clusters, η = 80.0% by nodes, 10
     takes gelu float32[2,16]@cpu
     gives addmm_1 float32[2,4]@cpu to results
     border to other operations: ∂C 0 edges, D(C) 0 B
+    kept by its size: 1 of 1
   native: 1 operation
     denied by deny_ops: 1
       aten.gelu.default at test_explain.py:{line} in forward

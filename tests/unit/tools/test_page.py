@@ -59,11 +59,11 @@ def named(ops):
 
 
 def chain(count, name="v{}"):
-    kinds = ["ok", "native"]
-    ops = []
-    for n in range(count):
-        ops.append(GraphOp(name.format(n), kinds[n % 2], (name.format(n - 1),) if n else ()))
-    return named(ops)
+    names = [name.format(n) for n in range(count)]
+    return named(
+        GraphOp(one, ("ok", "native")[n % 2], tuple(names[n - 1 : n]))
+        for n, one in enumerate(names)
+    )
 
 
 @pytest.fixture

@@ -68,6 +68,7 @@ def graph(
         )
         for (op, group), names in blamed
     ]
+    judged = _judged(clustered)
     made = Graph(
         clustered.captured.role,
         clustered.captured.fingerprint,
@@ -75,6 +76,8 @@ def graph(
         tuple(
             dataclasses.replace(
                 cluster,
+                verdict=judged[cluster.name][0],
+                predicted=judged[cluster.name][1],
                 compilation=(compilations or {}).get(cluster.name),
                 measured=(measured or {}).get(cluster.name),
             )
@@ -206,3 +209,19 @@ def _clusters(
             ),
             sum(nodes[place[node]].flops for node in cluster.nodes),
         )
+
+
+def _judged(clustered: Clustered) -> dict[str, tuple[str, Terms | None]]:
+    """Return for each cluster, by name, why it is kept, and the predicted terms of S if any."""
+    least = clustered.captured.config.min_cluster_size
+    found: dict[str, tuple[str, Terms | None]] = {
+        cluster.name: (f"kept by its size: {sum(map(effective, cluster.nodes))} of {least}", None)
+        for cluster in clustered.clusters
+    }
+    for choice in getattr(clustered, "choices", ()):  # where clusters are judged by more than size
+        told = choice.forecast
+        terms = Terms(told.native, told.fused, told.sync) if told else None
+        speedup = f", S = {choice.speedup:.2f} when timed" if choice.speedup else ""
+        if choice.name in found:
+            found[choice.name] = (f"kept by {choice.by}{speedup}", terms)
+    return found

@@ -302,6 +302,8 @@ def _cluster(graph: Graph, number: int, cluster: Cluster) -> Iterator[str]:
     edge_bytes = graph.bytes_of(a for a, _ in cluster.edges)
     bytes_ = f", D(C) {size(edge_bytes)}" if graph.sizes_known else ""
     yield f"<dt>∂C</dt><dd>{counted(len(cluster.edges), 'edge')} to operations outside{bytes_}</dd>"
+    if cluster.verdict:
+        yield f"<dt>verdict</dt><dd>{_text(cluster.verdict)}</dd>"
     for label, one in (("predicted", cluster.predicted), ("measured", cluster.measured)):
         if one:
             yield f"<dt>S {label}</dt><dd>{_text(text.terms_shown(one))}</dd>"

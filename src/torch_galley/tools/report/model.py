@@ -12,7 +12,14 @@ from torch_galley.core.reasons import Reason
 from torch_galley.core.site import Site
 from torch_galley.hlo.count import Counts
 
-SOFT = ("TooSmall", "Constant", "CheaperOutside", "Unprofitable")
+SOFT = (
+    "TooSmall",
+    "Constant",
+    "CheaperOutside",
+    "Unprofitable",
+    "SlowerMeasured",
+    "WholeElsewhere",
+)
 """Codes of reasons of operations that XLA could take, but that had better run natively."""
 
 
@@ -104,6 +111,8 @@ class Cluster:
     edges: tuple[tuple[int, int], ...]
     """∂C: edges from an operation inside to one outside."""
     flops: int = 0
+    verdict: str = ""
+    """Why it is kept."""
     compilation: Compilation | None = None
     predicted: Terms | None = None
     measured: Terms | None = None

@@ -126,6 +126,7 @@ def _cluster(graph: Graph, cluster: Cluster) -> dict[str, Any]:
         "edges": [[graph.nodes[a].name, graph.nodes[b].name] for a, b in cluster.edges],
         "inputs": [_crossing(graph, crossing) for crossing in cluster.inputs],
         "outputs": [_crossing(graph, crossing) for crossing in cluster.outputs],
+        "verdict": cluster.verdict,
         "speedup": {
             "predicted": _terms(cluster.predicted),
             "measured": _terms(cluster.measured),

@@ -73,11 +73,11 @@ def _graph(graph: Graph, limit: int | None) -> Iterator[str]:
     made, whole = graph.made_bytes
     by = f", {graph.clustered_flops / graph.flops:.1%} by FLOPs" if graph.flops else ""
     by += f", {made / whole:.1%} by bytes made" if whole else ""
-    yield (
+    yield from _wrapped(
         f"{graph.role} graph{f' {graph.fingerprint}' if graph.fingerprint else ''}: "
-        f"{total.clustered:,} of "
-        f"{counted(total.operations, 'operation')} in {counted(total.clusters, 'cluster')}, "
-        f"η = {total.coverage:.1%} by nodes{by}"
+        f"{total.clustered:,} of {counted(total.operations, 'operation')} in "
+        f"{counted(total.clusters, 'cluster')}, η = {total.coverage:.1%} by nodes{by}",
+        0,
     )
     least = f"at least {counted(graph.unavoidable, 'cluster')} needed; "
     if graph.uncut.clusters > total.clusters:
@@ -86,7 +86,7 @@ def _graph(graph: Graph, limit: int | None) -> Iterator[str]:
     yield (
         f"  {least}over borders {counted(total.tensors, 'tensor')}{bytes_}, "
         f"∂C {counted(total.edges, 'edge')}"
-        + (f"; peak memory {size(graph.peak_bytes)}, predicted" if graph.peak_bytes else "")
+        + (f"; peak {size(graph.peak_bytes)}, predicted" if graph.peak_bytes else "")
     )
     for cluster in graph.clusters:
         yield from _cluster(graph, cluster, limit)
@@ -121,6 +121,8 @@ def _cluster(graph: Graph, cluster: Cluster, limit: int | None) -> Iterator[str]
     for label, terms in (("predicted", cluster.predicted), ("measured", cluster.measured)):
         if terms:
             yield f"    {label} S = {terms_shown(terms)}"
+    if cluster.verdict:
+        yield f"    {cluster.verdict}"
     if cluster.compilation:
         yield f"    XLA compiled it in {duration(cluster.compilation.seconds)}"
         for name, sentence in optimised.sentences(cluster.compilation):
