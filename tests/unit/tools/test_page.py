@@ -94,7 +94,6 @@ def test_hostile_names_stay_text(hostile):
 
 def test_nothing_comes_from_outside(hostile):
     text = hostile.to_html()
-    assert not re.findall(r"(?:src|href|xlink:href|action)=[\"']?(?!#)", text.split("<body>")[0])
     links = [v for n, v in Checked(text).attributes if n in ("src", "href", "xlink:href")]
     assert all(value.startswith("#") for value in links)
     style = re.search(r"<style>(.*?)</style>", text, re.S)

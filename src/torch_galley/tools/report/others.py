@@ -57,7 +57,9 @@ def of_graph(module: fx.GraphModule, options: Mapping[str, Any] | None = None) -
     ):
         # A copy: cutting rewrites the graph.
         copied = fx.Graph()
-        copied.output(copied.graph_copy(module.graph, {}))
+        results: list[fx.Node] = []  # in whatever structure they are returned
+        fx.map_arg(copied.graph_copy(module.graph, {}), results.append)
+        copied.output(tuple(results))
         captured = Captured(fx.GraphModule(module, copied), "given", config)
         clustered = settle(captured, lambda it: it)
         return Report(name, (build.graph(clustered, has_device),))
