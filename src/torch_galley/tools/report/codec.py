@@ -90,7 +90,7 @@ def _scalar(kind: type) -> Reader:
     def scalar(data: Any, where: str) -> Any:
         right = isinstance(data, wanted) and (kind is bool or not isinstance(data, bool))
         _need(right and not (kind is float and not math.isfinite(data)), where, named, data)
-        if kind is str and len(data) > LONGEST:
+        if isinstance(data, str) and len(data) > LONGEST:
             raise ToolError(f"{where} has {len(data)} characters", hint=f"at most {LONGEST}")
         return data
 

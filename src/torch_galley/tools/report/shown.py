@@ -62,7 +62,7 @@ def merged(paths: Iterable[str]) -> list[str]:
     for key, numbers in groups.items():
         first, last = (min(numbers), max(numbers)) if numbers else (0, 0)
         if len(numbers) < 2:
-            out.append(key.replace("{}", *map(str, numbers)) if numbers else key)
+            out.append(key.replace("{}", str(first)) if numbers else key)
         elif last - first + 1 == len(set(numbers)):
             out.append(key.replace("{}", f"{{{first}-{last}}}"))
         else:

@@ -188,12 +188,11 @@ def _why_not(graph: Graph, a: int, b: int) -> WhyNot:
             via = next(graph.nodes[n] for n in path if graph.nodes[n].refused)
             said = f"between them {via.name} runs natively, and one executable can't wait for it"
             return answer("path", f"{names}: {said}", path)
-    return answer(*_clusters_apart(graph, c, d, names))
+    cause, sentence, path = _clusters_apart(graph, c, d, names)
+    return answer(cause, sentence, path)
 
 
-def _clusters_apart(
-    graph: Graph, c: int, d: int, names: str
-) -> tuple[str, str] | tuple[str, str, list[int]]:
+def _clusters_apart(graph: Graph, c: int, d: int, names: str) -> tuple[str, str, list[int]]:
     """Say why two clusters are not one, though no native operation lies between the two nodes."""
     groups = _Groups(graph)
     start, end = sorted((c, d), key=groups.rank.__getitem__)
@@ -216,12 +215,12 @@ def _clusters_apart(
         both = sum(len(groups.members[n]) for n in (c, d))
         if both > graph.max_size:
             limit = f"together they have {both} operations, and max_cluster_size={graph.max_size}"
-            return "size", f"{names}: {limit}"
+            return "size", f"{names}: {limit}", []
     if graph.horizontal:
-        return "levels", f"{names}: {_SAID['levels']}"
+        return "levels", f"{names}: {_SAID['levels']}", []
     joined = start in groups.entered[end] or end in groups.entered[start]
     cause = "budget" if joined else "no edge"
-    return cause, f"{names}: {_SAID[cause]}"
+    return cause, f"{names}: {_SAID[cause]}", []
 
 
 _SAID = {
