@@ -70,10 +70,10 @@ def graph(
     ]
     judged = _judged(clustered)
     made = Graph(
-        clustered.captured.role,
-        clustered.captured.fingerprint,
-        nodes,
-        tuple(
+        role=clustered.captured.role,
+        fingerprint=clustered.captured.fingerprint,
+        nodes=nodes,
+        clusters=tuple(
             dataclasses.replace(
                 cluster,
                 verdict=judged[cluster.name][0],
@@ -83,20 +83,20 @@ def graph(
             )
             for cluster in _clusters(clustered, place, nodes)
         ),
-        tuple(
+        steps=tuple(
             number_of[step.name] if isinstance(step, XlaCluster) else -1 - place[step]
             for step in clustered.steps
             if isinstance(step, XlaCluster) or is_operation(step)
         ),
-        blame.total(clustered),
-        clustered.unavoidable,
-        blame.if_taken(clustered, has_device, all_kept=True),
-        ranked(found),
-        len(by_op) - len(blamed),
-        tuple(blame.what_if(clustered, has_device)),
-        config.min_cluster_size,
-        config.max_cluster_size,
-        config.horizontal,
+        total=blame.total(clustered),
+        unavoidable=clustered.unavoidable,
+        uncut=blame.if_taken(clustered, has_device, all_kept=True),
+        blame=ranked(found),
+        unblamed=len(by_op) - len(blamed),
+        what_if=tuple(blame.what_if(clustered, has_device)),
+        min_size=config.min_cluster_size,
+        max_size=config.max_cluster_size,
+        horizontal=config.horizontal,
         estimated=any(mentions_symbols(node.meta.get("val")) for node in operations),
         data_dependent=any(
             symbol not in known for c in clustered.clusters for symbol in cluster_symbols(c)

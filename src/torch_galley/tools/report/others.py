@@ -199,18 +199,18 @@ def _cut(graph: SeedGraph, role: str, minimum: int) -> Graph:
         for kind, count in sorted(native.items(), key=lambda item: -item[1])[: build.MOST_BLAMED]
     ]
     made = Graph(
-        role,
-        "",
-        tuple(nodes),
-        tuple(clusters),
-        tuple(steps),
-        _total(graph, minimum),
-        _least(nodes),
-        _total(graph, 1),
-        build.ranked(blame),
-        max(0, len(native) - build.MOST_BLAMED),
-        tuple((size, _total(graph, size)) for size in SIZES),
-        minimum,
+        role=role,
+        fingerprint="",
+        nodes=tuple(nodes),
+        clusters=tuple(clusters),
+        steps=tuple(steps),
+        total=_total(graph, minimum),
+        unavoidable=_least(nodes),
+        uncut=_total(graph, 1),
+        blame=build.ranked(blame),
+        unblamed=max(0, len(native) - build.MOST_BLAMED),
+        what_if=tuple((size, _total(graph, size)) for size in SIZES),
+        min_size=minimum,
         sizes_known=False,
     )
     return build.finished(made)

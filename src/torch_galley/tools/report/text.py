@@ -83,10 +83,11 @@ def _graph(graph: Graph, limit: int | None) -> Iterator[str]:
     if graph.uncut.clusters > total.clusters:
         least = f"{counted(graph.uncut.clusters, 'cluster')} with those too small to keep; "
     bytes_ = f" {size(total.nbytes)}" if graph.sizes_known else ""
-    yield (
-        f"  {least}over borders {counted(total.tensors, 'tensor')}{bytes_}, "
-        f"∂C {counted(total.edges, 'edge')}"
-        + (f"; peak {size(graph.peak_bytes)}, predicted" if graph.peak_bytes else "")
+    peak = f"; peak {size(graph.peak_bytes)}, predicted" if graph.peak_bytes else ""
+    yield from _wrapped(
+        f"{least}over borders {counted(total.tensors, 'tensor')}{bytes_}, "
+        f"∂C {counted(total.edges, 'edge')}{peak}",
+        2,
     )
     for cluster in graph.clusters:
         yield from _cluster(graph, cluster, limit)
