@@ -32,7 +32,10 @@ from torch_galley.tools.report.model import (
 )
 
 MOST_BLAMED = 32
-"""Native operators, the most frequent, that are blamed: each costs one more partition."""
+"""Native operators, the most frequent, that are blamed: each costs two more partitions."""
+
+_BLAMED_WORK = 60_000
+"""Operators blamed times operations of the graph, at most, so that large graphs don't take long."""
 
 
 def graph(
@@ -57,7 +60,8 @@ def graph(
     config = clustered.captured.config
     known = first_seen(operations)
     by_op = blame.culprits(clustered, SOFT)
-    blamed = list(by_op.items())[:MOST_BLAMED]
+    most = max(1, min(MOST_BLAMED, _BLAMED_WORK // max(1, len(operations))))
+    blamed = list(by_op.items())[:most]
     found = [
         Blame(
             op,

@@ -343,8 +343,8 @@ def _crossings(graph: Graph, label: str, word: str, side: Sequence[Crossing]) ->
 
 
 def _short_name(graph: Graph, other: str) -> str:
-    numbers = {cluster.name: n for n, cluster in enumerate(graph.clusters)}
-    return f"CL-{numbers[other]:02d}" if other in numbers else other
+    number = graph.cluster_numbers.get(other)
+    return other if number is None else f"CL-{number:02d}"
 
 
 def _what_if(graph: Graph) -> Iterator[str]:

@@ -172,6 +172,11 @@ class Graph:
         return {node.name: number for number, node in enumerate(self.nodes)}
 
     @cached_property
+    def cluster_numbers(self) -> dict[str, int]:
+        """The number of each cluster, by name."""
+        return {cluster.name: number for number, cluster in enumerate(self.clusters)}
+
+    @cached_property
     def homes(self) -> dict[int, tuple[int, ...]]:
         """For each node that is in a cluster, the clusters it is computed in, the giver first.
 

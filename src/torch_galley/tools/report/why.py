@@ -188,13 +188,13 @@ def _why_not(graph: Graph, a: int, b: int) -> WhyNot:
             via = next(graph.nodes[n] for n in path if graph.nodes[n].refused)
             said = f"between them {via.name} runs natively, and one executable can't wait for it"
             return answer("path", f"{names}: {said}", path)
-    cause, sentence, path = _clusters_apart(graph, c, d, names)
+    cause, sentence, path = _clusters_apart(_Groups(graph), c, d, names)
     return answer(cause, sentence, path)
 
 
-def _clusters_apart(graph: Graph, c: int, d: int, names: str) -> tuple[str, str, list[int]]:
+def _clusters_apart(groups: _Groups, c: int, d: int, names: str) -> tuple[str, str, list[int]]:
     """Say why two clusters are not one, though no native operation lies between the two nodes."""
-    groups = _Groups(graph)
+    graph = groups.graph
     start, end = sorted((c, d), key=groups.rank.__getitem__)
     if walk := groups.second_path(start, end):
         path = groups.spelled(walk)
@@ -385,7 +385,7 @@ def warnings(graph: Graph) -> Iterator[str]:
     pairs = [(a, b) for b in range(count) for a in groups.entered[b] if a < count]
     for a, b in pairs[:_PAIRS]:
         one, two = graph.clusters[a].name, graph.clusters[b].name
-        if not _apart(graph, a, b) and _clusters_apart(graph, a, b, "")[0] == "budget":
+        if not _apart(graph, a, b) and _clusters_apart(groups, a, b, "")[0] == "budget":
             yield f"{one} and {two} could perhaps be one: {_SAID['budget']}"
     if graph.unblamed:
         yield f"blame was not computed for the {graph.unblamed} rarest native operators"
