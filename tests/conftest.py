@@ -13,9 +13,13 @@ import torch_galley
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _fresh(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
     """Force clusters of one operation, and forget captures: past eight recompiles Dynamo would
-    run eagerly without a word, and eager would be tested against eager."""
+    run eagerly without a word, and eager would be tested against eager. What was measured on this
+    machine is no test's business."""
+    monkeypatch.setenv("GALLEY_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("GALLEY_DECIDE", "size")
     monkeypatch.setenv("GALLEY_MIN_CLUSTER_SIZE", "1")
     monkeypatch.setenv("GALLEY_STRICT", "1")

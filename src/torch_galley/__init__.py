@@ -16,7 +16,7 @@ from torch_galley.core.versions import check_versions as _check_versions
 from torch_galley.observe.metrics import metrics, metrics_report, reset_metrics
 
 if _TYPE_CHECKING:
-    from torch_galley.tools.explain import explain
+    from torch_galley.tools.explain import explain, report
     from torch_galley.tools.stages import stages
 
 __version__ = "0.1.0"
@@ -30,12 +30,17 @@ __all__ = [
     "jit",
     "metrics",
     "metrics_report",
+    "report",
     "reset_metrics",
     "stages",
     "sync",
 ]
 
-_LAZY = {"explain": "torch_galley.tools.explain", "stages": "torch_galley.tools.stages"}
+_LAZY = {
+    "explain": "torch_galley.tools.explain",
+    "report": "torch_galley.tools.explain",
+    "stages": "torch_galley.tools.stages",
+}
 """Where the tools are, which are imported at first use: they need torch and jax."""
 
 

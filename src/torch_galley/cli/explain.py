@@ -12,7 +12,8 @@ import torch
 from torch_galley.core.config import parse_setting
 from torch_galley.core.errors import GalleyError
 from torch_galley.tools import target
-from torch_galley.tools.explain import explain
+from torch_galley.tools.explain import told
+from torch_galley.tools.report.report import Report
 
 _ABOUT = """\
 Show which operations of a model XLA takes, in which clusters, and why the others run
@@ -32,6 +33,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("target", metavar="TARGET", help="what to explain")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--all", action="store_true", help="show all entry and exit points")
+    parser.add_argument("--node", metavar="NAME", help="what was decided about one operation")
+    parser.add_argument(
+        "--why-not", nargs=2, metavar=("A", "B"), help="why two operations share no cluster"
+    )
+    add_call(parser)
+
+
+def add_call(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments that say how a target is called."""
     parser.add_argument("--no-grad", action="store_true", help="as under torch.no_grad()")
     parser.add_argument(
         "--options",
@@ -50,8 +60,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Print the explanation.
+def called(args: argparse.Namespace, *, compiled: bool = False, measured: bool = False) -> Report:
+    """Return the report of the target that the arguments name.
 
     Raises:
         ConfigError: an unknown setting.
@@ -66,13 +76,36 @@ def run(args: argparse.Namespace) -> int:
     with contextlib.redirect_stdout(sys.stderr), grad:  # what the model prints is no answer
         found = target.load(args.target)
         try:
-            told = explain(found.function, *found.args, options=options, **found.kwargs)
+            return told(
+                found.function,
+                found.args,
+                found.kwargs,
+                options,
+                compiled=compiled,
+                measured=measured,
+            )
         except GalleyError:
             raise
         except Exception as error:
             raise target.raised(args.target, error) from error
-    if args.json:
-        print(json.dumps(told.to_json(), indent=2))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the explanation.
+
+    Raises:
+        ConfigError: an unknown setting.
+        ToolError: the target isn't there, has no inputs, or raises; an unknown operation.
+    """
+    found = called(args)
+    if args.node:
+        chain = found.explain(args.node)
+        print(json.dumps({"node": args.node, "chain": chain.split("\n")}) if args.json else chain)
+    elif args.why_not:
+        why = found.why_not(*args.why_not)
+        print(json.dumps(why.to_json(), indent=2) if args.json else why.text())
+    elif args.json:
+        print(json.dumps(found.to_json(), indent=2))
     else:
-        print(told.text(limit=None if args.all else 8))
+        print(found.text(limit=None if args.all else 8))
     return 0

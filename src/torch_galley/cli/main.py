@@ -15,6 +15,7 @@ VERBS = {
     "demo": "run BERT-base in eager and compiled, and show what it cost and gained",
     "run": "run a torch_xla script unchanged",
     "explain": "show what of a model goes into XLA, what does not, and why",
+    "report": "show the same as a page, with borders, what XLA made of it, what would help",
     "ops": "tell whether an operator is supported, and how",
     "cluster": "cut a graph of named operations into clusters",
     "calibrate": "measure what things take here, to judge clusters by",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -163,6 +163,7 @@ def partition(
     has_device: HasDevice,
     failed: Mapping[str, Reason] | None = None,
     decide: Decide | None = None,
+    assumed: Collection[str] = (),
 ) -> Clustered:
     """Cut a graph into clusters.
 
@@ -172,6 +173,8 @@ def partition(
         failed: nodes, by name, that must stay native because lowering them failed.
         decide: what to ask about clusters where the setting `decide` is more than "size"; the
             model alone if None.
+        assumed: nodes, by name, that are cut as if XLA could take them: for a report of what
+            each costs that it can't. The result can't be lowered.
 
     Raises:
         ConfigError: a setting names an operator that there is not.
@@ -183,6 +186,9 @@ def partition(
     atoms = Atoms.of(captured.graph.graph)
     first = [nodes[0] for nodes in atoms.members]
     reasons = candidates(first, config, has_device, failed)
+    reasons = [
+        None if n.name in assumed else reason for n, reason in zip(first, reasons, strict=True)
+    ]
     if config.require_full and any(reasons):
         raise _not_full(first, reasons)
     supported = [reason is None for reason in reasons]

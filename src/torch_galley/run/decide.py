@@ -47,7 +47,7 @@ def decider(config: Config) -> Decide | None:
         wanted = any(choice.by == "must_compile" for choice in told)
         whole = None if wanted else _of_graph(clustered, rates, decisions)
         if alone and whole is not None:  # either it is timed, or it was
-            found = [replace(found[0], kept="cluster")]
+            found = [replace(found[0], kept="cluster", by=whole.by)]
         return (*found, *((whole,) if whole else ()))
 
     return decide
@@ -160,5 +160,6 @@ def decision(
     nodes = cluster.nodes if cluster else tuple(clustered.captured.graph.graph.nodes)
     count = sum(map(effective, nodes))
     role = clustered.captured.role
-    what = f"{count} operations" if cluster else f"{role} graph of {count} operations"
+    size = f"{count} operation{'' if count == 1 else 's'}"
+    what = size if cluster else f"{role} graph of {size}"
     return Decision(fastest(seconds, preferred), seconds, what, tuple(failed))

@@ -2,136 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 
-from torch_galley.cluster import report
-from torch_galley.cluster.operation import is_operation
 from torch_galley.cluster.partition import Clustered
-from torch_galley.core.site import module_path, site_of
-from torch_galley.lower.driver import Argument, lower
-from torch_galley.lower.symbol import cluster_symbols, first_seen, mentions_symbols
+from torch_galley.compile.client import compile, has_device
+from torch_galley.core.errors import ToolError
+from torch_galley.core.events import Event, GraphBuilt, GraphRecut, listen
+from torch_galley.lower.driver import Argument, Lowered, lower
+from torch_galley.lower.symbol import cluster_symbols, first_seen
 from torch_galley.pipeline import settle
-from torch_galley.tools import flops, page
-from torch_galley.tools.watch import Break, watch
-
-
-@dataclass(frozen=True)
-class Graph:
-    """One captured graph, cut, with its floating-point operations counted."""
-
-    clustered: Clustered
-
-    @cached_property
-    def cluster_flops(self) -> tuple[int, ...]:
-        """FLOPs of each cluster, by torch.utils.flop_counter."""
-        return tuple(flops.total(cluster.nodes) for cluster in self.clustered.clusters)
-
-    @cached_property
-    def flops(self) -> int:
-        """FLOPs of the whole graph."""
-        return flops.total(self.clustered.captured.graph.graph.nodes)
-
-    @property
-    def operations(self) -> list[fx.Node]:
-        """The graph's operations."""
-        return list(filter(is_operation, self.clustered.captured.graph.graph.nodes))
-
-    @cached_property
-    def estimated(self) -> bool:
-        """Whether some size is symbolic: bytes and FLOPs are then those of this call."""
-        return any(mentions_symbols(node.meta.get("val")) for node in self.operations)
-
-    @cached_property
-    def data_dependent(self) -> bool:
-        """Whether some size depends on data: it counts as 1."""
-        nodes = self.operations
-        known = first_seen(nodes)
-        return any(
-            symbol not in known for c in self.clustered.clusters for symbol in cluster_symbols(c)
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the graph's part of the answer as plain data."""
-        data = report.to_json(self.clustered)
-        for told, count in zip(data["clusters"], self.cluster_flops, strict=True):
-            told["flops"] = count
-        for told, node in zip(data["native"], self.clustered.native, strict=True):
-            site = site_of(node.meta)
-            told["module"] = module_path(node.meta)
-            told["code"] = site.code if site else ""
-        return data | {
-            "fingerprint": self.clustered.captured.fingerprint,
-            "flops": self.flops,
-            "clustered_flops": sum(self.cluster_flops),
-            "sizes_as_first_seen": self.estimated,
-            "data_dependent_sizes_count_as_one": self.data_dependent,
-        }
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """The answer of `explain`: a page when printed, plain data with `to_json()`."""
-
-    name: str
-    """Of the function or module."""
-    graphs: tuple[Graph, ...]
-    breaks: tuple[Break, ...]
-
-    @property
-    def operations(self) -> int:
-        """Operations in all graphs."""
-        return sum(graph.clustered.operations for graph in self.graphs)
-
-    @property
-    def clustered_operations(self) -> int:
-        """Those of them that are in clusters."""
-        return sum(graph.clustered.clustered_operations for graph in self.graphs)
-
-    @property
-    def coverage(self) -> float:
-        """η = |V_C| / |V_all| over all graphs, 1.0 without operations."""
-        return self.clustered_operations / self.operations if self.operations else 1.0
-
-    def text(self, limit: int | None = 8) -> str:
-        """Return the answer as a page of text.
-
-        Args:
-            limit: entry and exit points shown per cluster, None for all; the rest are counted.
-        """
-        return page.text(self, limit)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the answer as plain data, everything in full."""
-        flop_total = sum(graph.flops for graph in self.graphs)
-        flop_inside = sum(sum(graph.cluster_flops) for graph in self.graphs)
-        return {
-            "name": self.name,
-            "operations": self.operations,
-            "clustered_operations": self.clustered_operations,
-            "coverage": self.coverage,
-            "clusters": sum(len(graph.clustered.clusters) for graph in self.graphs),
-            "flops": flop_total,
-            "clustered_flops": flop_inside,
-            "flops_by": "torch.utils.flop_counter: products, convolutions, attention",
-            "graphs": [graph.to_json() for graph in self.graphs],
-            "graph_breaks": [
-                {
-                    "reason": one.reason,
-                    "headline": one.headline,
-                    "site": dataclasses.asdict(one.site) if one.site else None,
-                }
-                for one in self.breaks
-            ],
-        }
-
-    def __repr__(self) -> str:
-        return self.text()
+from torch_galley.run.execute import Plan
+from torch_galley.tools.measure import measure
+from torch_galley.tools.report import build
+from torch_galley.tools.report.model import Break, Compilation, Terms
+from torch_galley.tools.report.optimised import compilation
+from torch_galley.tools.report.others import of_graph
+from torch_galley.tools.report.report import Report
+from torch_galley.tools.watch import watch
 
 
 def explain(
@@ -140,7 +32,7 @@ def explain(
     *args: Any,
     options: Mapping[str, Any] | None = None,
     **kwargs: Any,
-) -> Explanation:
+) -> Report:
     """Return what torch.compile(function, backend="galley") would do for these arguments.
 
     Example: `print(torch_galley.explain(model, inputs))`
@@ -148,6 +40,9 @@ def explain(
     Calls `function` once, natively; see Note [What watching does to a program] in tools.watch.
     Gradients are not computed, but the backward graph that would compute them is explained too.
     Clusters of static shape are lowered, so that an operator whose lowering fails shows as native.
+
+    A torch.fx.GraphModule without arguments is not called: its graph is cut as it is, and where
+    it has no fake values, names are all there is to go by; the report then says what it can't know.
 
     Args:
         function: a function or an nn.Module, compiled or not.
@@ -161,15 +56,99 @@ def explain(
         LoweringError: a lowering failed, and the setting `strict` is on.
         ToolError: `function` can't be called.
     """
+    return told(function, args, kwargs, options, compiled=False, measured=False)
+
+
+def report(
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    options: Mapping[str, Any] | None = None,
+    measured: bool = False,
+    **kwargs: Any,
+) -> Report:
+    """Return what `explain` does, and what XLA makes of each cluster.
+
+    Example: `print(torch_galley.report(model, inputs))`
+
+    Args:
+        function: a function or an nn.Module, compiled or not.
+        args: what to call it with.
+        options: settings, as torch.compile takes them.
+        measured: also compile the program and call it a dozen times, to measure the speed-up of
+            each cluster that runs in a call: those of backward graphs do not.
+        kwargs: what to call it with.
+
+    Raises:
+        ConfigError: an unknown setting.
+        LoweringError: a lowering failed, and the setting `strict` is on.
+        CompileError: XLA refused a cluster.
+        ToolError: `function` can't be called.
+    """
+    return told(function, args, kwargs, options, compiled=True, measured=measured)
+
+
+def told(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: Mapping[str, Any] | None,
+    *,
+    compiled: bool,
+    measured: bool,
+) -> Report:
+    """Return the report of a call; see `explain` and `report`."""
+    if isinstance(function, fx.GraphModule) and not args and not kwargs:
+        return of_graph(function, options)
     seen = watch(function, args, kwargs, options)
-    graphs = tuple(Graph(settle(captured, _lowered)) for captured in seen.graphs)
-    return Explanation(seen.name, graphs, seen.breaks)
+    terms = _measured(function, args, kwargs, options) if measured else {}
+    graphs = []
+    for captured in seen.graphs:
+        clustered, lowered = settle(captured, _lowered)
+        made: dict[str, Compilation] = {}
+        if compiled:
+            made = {one.name: compilation(compile(one)) for one in lowered}
+        graphs.append(build.graph(clustered, has_device, made, terms))
+    breaks = tuple(Break(one.reason, one.headline, one.site) for one in seen.breaks)
+    return Report(seen.name, tuple(graphs), breaks)
 
 
-def _lowered(clustered: Clustered) -> Clustered:
-    """Lower all that can be, for the sake of lowerings that fail."""
+def _lowered(clustered: Clustered) -> tuple[Clustered, list[Lowered]]:
+    """Lower all clusters, for the sizes of this call; not those with sizes that depend on data."""
+    known = first_seen(clustered.captured.graph.graph.nodes)
+    found = []
     for cluster in clustered.clusters:
-        if not cluster_symbols(cluster):
-            arguments = [Argument.of(node, {}) for node in cluster.inputs]
-            lower(cluster, arguments, {}, clustered.captured.config)
-    return clustered
+        symbols = cluster_symbols(cluster)
+        if symbols <= set(known):
+            bindings = {symbol: known[symbol] for symbol in symbols}
+            arguments = [Argument.of(node, bindings) for node in cluster.inputs]
+            found.append(lower(cluster, arguments, bindings, clustered.captured.config))
+    return clustered, found
+
+
+def _measured(
+    function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], options: Any
+) -> dict[str, Terms]:
+    """Return the terms of S of each cluster that runs in a call, by name."""
+    plans: list[Plan] = []
+
+    def seen(event: Event) -> None:
+        if isinstance(event, GraphRecut):
+            plans[:] = [plan for plan in plans if plan.clustered is not event.before]
+        if isinstance(event, GraphBuilt | GraphRecut) and event.plan not in plans:
+            plans.append(event.plan)
+
+    program = torch.compile(function, backend="galley", options=dict(options or {}))
+    stop = listen(seen)
+    try:
+        program(*args, **kwargs)
+    finally:
+        stop()
+    if not any(plan.clustered.clusters for plan in plans):
+        return {}
+    try:
+        costs = measure(lambda: program(*args, **kwargs), plans)
+    except ToolError as error:
+        warnings.warn(f"not measured: {error.message}", stacklevel=4)
+        return {}
+    return {c.name: Terms(c.t_ops, c.t_fused, c.t_sync) for c in costs.clusters}

@@ -1,9 +1,6 @@
-"""Floating-point operations of graph nodes, counted by cluster.flops, and written for people."""
+"""Floating-point operations, which cluster.flops counts, written for people."""
 
 from __future__ import annotations
-
-from torch_galley.cluster.flops import flops as flops
-from torch_galley.cluster.flops import total as total
 
 
 def shown(count: float) -> str:

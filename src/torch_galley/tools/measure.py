@@ -133,7 +133,7 @@ def measure(call: Callable[[], Any], plans: Sequence[Plan], repeats: int = 5) ->
 
     Args:
         call: runs the compiled program, and so the plans.
-        plans: the plans, as event GraphBuilt tells them.
+        plans: the plans, as events GraphBuilt and GraphRecut tell them.
         repeats: runs to take the median of.
 
     Raises:

@@ -8,7 +8,7 @@ import torch
 
 import torch_galley
 from torch_galley.core.errors import ToolError
-from torch_galley.tools.page import merged, place
+from torch_galley.tools.report.shown import merged, place
 
 
 class Net(torch.nn.Module):
@@ -25,7 +25,7 @@ def test_the_page_of_a_small_model(monkeypatch):
     monkeypatch.chdir(Path(__file__).parent)
     with torch.no_grad():
         told = torch_galley.explain(Net(), torch.ones(2, 8), options={"deny_ops": ["aten.gelu"]})
-    name = told.graphs[0].clustered.captured.fingerprint
+    name = told.graphs[0].fingerprint
     line = next(
         number
         for number, text in enumerate(Path(__file__).read_text("utf-8").splitlines(), 1)
@@ -35,22 +35,47 @@ def test_the_page_of_a_small_model(monkeypatch):
 Net: 4 of 5 operations in 2 XLA clusters, coverage η = 80.0%
 1 graph (1 inference), no break
 100.0% of 768 FLOP in XLA, counted by torch.utils.flop_counter: products, convolutions, attention
+S is predicted by another machine's rates; galley calibrate measures this one's.
 
-inference graph {name}: 4 of 5 operations in 2 clusters, η = 80.0% by nodes, 100.0% by FLOPs
-  xla_{name}_0: 2 operations, 512 FLOP
+inference graph {name}: 4 of 5 operations in 2 clusters, η = 80.0% by nodes, 100.0% by FLOPs,
+  55.6% by bytes made
+  at least 2 clusters needed; over borders 3 tensors 288 B, ∂C 1 edge; peak 1.1 KiB, predicted
+  xla_{name}_0: 2 operations, 1 compute, 512 FLOP
+    made of aten.t.default, aten.addmm.default
     enters at t
     leaves at addmm
-    in 3 tensors 640 B, 640 B of it the graph's inputs; out 1 tensor 128 B
+    in 3 tensors 640 B; out 1 tensor 128 B
+    of it the graph's own inputs: 3 tensors 640 B
+    gives addmm float32[2,16]@cpu to gelu
     border to other operations: ∂C 1 edge, D(C) 128 B
-  xla_{name}_1: 2 operations, 256 FLOP
+    predicted S = 0.29 = ΣT_op 2.61 µs / (T_fused 3.01 µs + T_sync 6 µs)
+    kept by its size: 1 of 1
+  xla_{name}_1: 2 operations, 1 compute, 256 FLOP
+    made of aten.t.default, aten.addmm.default
     enters at t_1
     leaves at addmm_1
-    in 3 tensors 400 B, 272 B of it the graph's inputs; out 1 tensor 32 B
+    in 3 tensors 400 B; out 1 tensor 32 B
+    of it the graph's own inputs: 2 tensors 272 B
+    takes gelu float32[2,16]@cpu
+    gives addmm_1 float32[2,4]@cpu to results
     border to other operations: ∂C 0 edges, D(C) 0 B
+    predicted S = 0.29 = ΣT_op 2.61 µs / (T_fused 3.01 µs + T_sync 6 µs)
+    kept by its size: 1 of 1
   native: 1 operation
     denied by deny_ops: 1
       aten.gelu.default at test_explain.py:{line} in forward
-        return self.b(torch.nn.functional.gelu(self.a(x)))"""
+        return self.b(torch.nn.functional.gelu(self.a(x)))
+  if XLA had it, there would be:
+    aten.gelu.default: 1 operation more in XLA, 1 cut fewer, 256 B less over borders, η = 100.0%
+  with min_cluster_size =           1          2          4          8         16
+  clusters                          2          0          0          0          0
+  η                             80.0%       0.0%       0.0%       0.0%       0.0%
+  tensors over borders              3          0          0          0          0
+  ∂C edges                          1          0          0          0          0
+  bytes over borders            288 B        0 B        0 B        0 B        0 B
+  warning: 2 clusters of fewer than 4 operations that compute: xla_{name}_0, xla_{name}_1
+  warning: xla_{name}_0 is predicted to be bound by its border: T_sync 6 µs, T_fused 3 µs
+  warning: xla_{name}_1 is predicted to be bound by its border: T_sync 6 µs, T_fused 3 µs"""
     assert told.text() == wanted
     assert repr(told) == wanted
 
@@ -59,7 +84,7 @@ def test_the_backward_graph_is_told_and_not_run():
     model, x = Net(), torch.ones(2, 8)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     told = torch_galley.explain(model, x)
-    assert [graph.clustered.captured.role for graph in told.graphs] == ["forward", "backward"]
+    assert [graph.role for graph in told.graphs] == ["forward", "backward"]
     assert all(parameter.grad is None for parameter in model.parameters())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert model.training
