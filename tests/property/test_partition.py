@@ -11,7 +11,8 @@ from torch_galley.cluster.contract import Limits, contract
 from torch_galley.cluster.cut import Problem, cut, edge_weights
 from torch_galley.cluster.dag import Dag, topological_order
 from torch_galley.cluster.level import levels, unavoidable
-from torch_galley.cluster.price import Price, Rates, Tensor, price
+from torch_galley.cluster.price import Price, Tensor, price
+from torch_galley.cluster.rates import WORK, Rates
 from torch_galley.cluster.refine import cloned, pruned, trimmed
 from torch_galley.core.errors import ClusterError
 
@@ -220,7 +221,7 @@ def test_price_counts_what_crosses(problem, data):
             if leaves or (wanted and not made):
                 crossed.append(tensor)
     nbytes = sum(tensor.nbytes for tensor in crossed if tensor.maker is not None)
-    rates = Rates(call=1, tensor=100, byte=0)
+    rates = Rates(call=1, bring=100, take=100, work=dict.fromkeys(WORK, (0.0, 0.0)))
     wanted = Price(len(clusters), len(crossed), nbytes, len(clusters) + 100 * len(crossed))
     assert price(problem.tensors, clusters, rates=rates) == wanted
 

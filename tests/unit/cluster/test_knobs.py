@@ -12,6 +12,8 @@ from torch_galley.cluster.contract import contract
 from torch_galley.cluster.group import settled
 from torch_galley.core.errors import ClusterError
 from torch_galley.core.reasons import GroupNative, Unsound
+from torch_galley.pipeline import settle
+from torch_galley.tools.watch import watch
 
 
 class Net(torch.nn.Module):
@@ -23,10 +25,13 @@ class Net(torch.nn.Module):
         return (self.inner(x.sin()) * 2).erf().sum() + x.cos().sum()
 
 
-def explained(**settings):
-    options = {"deny_ops": ("aten.erf", "aten.add"), **settings}
-    told = torch_galley.explain(Net(), torch.ones(3), options=options)
-    return told.graphs[0].clustered
+def cut(function, x, options):
+    (captured,) = watch(function, (x,), {}, options).graphs
+    return settle(captured, lambda clustered: clustered)
+
+
+def cut_net(**settings):
+    return cut(Net(), torch.ones(3), {"deny_ops": ("aten.erf", "aten.add"), **settings})
 
 
 @pytest.mark.parametrize(
@@ -40,13 +45,13 @@ def explained(**settings):
     ],
 )
 def test_must_compile(entries, kept):
-    clustered = explained(must_compile=entries, min_cluster_size=6)
+    clustered = cut_net(must_compile=entries, min_cluster_size=6)
     assert [node.name for cluster in clustered.clusters for node in cluster.nodes] == kept
 
 
 def test_must_compile_of_nothing():
     with pytest.warns(UserWarning, match="must_compile names 'iner', .* did you mean 'inner'"):
-        explained(must_compile=("iner",))
+        cut_net(must_compile=("iner",))
 
 
 def test_search_budget():
@@ -63,7 +68,7 @@ def test_search_budget():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuts, "contract", spy)
-        explained(search_budget=7)
+        cut_net(search_budget=7)
     assert set(budgets) == {7}
 
 
@@ -101,8 +106,7 @@ def test_an_unsound_cluster_is_dissolved(galley, monkeypatch):
         torch.testing.assert_close(galley(function, options=options)(x), function(x))
     assert torch_galley.metrics()["clustered_nodes"] == 2
     with pytest.warns(UserWarning, match="runs natively"):
-        (graph,) = torch_galley.explain(function, x, options=options).graphs
-    found = {node.name: reason for node, reason in graph.clustered.native.items()}
+        found = {node.name: why for node, why in cut(function, x, options).native.items()}
     assert [name for name, reason in found.items() if isinstance(reason, Unsound)] == ["sin", "cos"]
 
 
@@ -154,7 +158,7 @@ def test_groups(galley, entries, clusters, grouped):
     options = {"groups": entries, "min_cluster_size": 1, "deny_ops": ("aten.erf",)}
     compiled = galley(branches, options=options)
     torch.testing.assert_close(compiled(x), branches(x))
-    found = torch_galley.explain(branches, x, options=options).graphs[0].clustered
+    found = cut(branches, x, options)
     assert sorted(" ".join(sorted(n.name for n in c.nodes)) for c in found.clusters) == clusters
     told = [node.name for node, reason in found.native.items() if type(reason) is GroupNative]
     assert told == grouped
@@ -162,4 +166,4 @@ def test_groups(galley, entries, clusters, grouped):
 
 def test_a_group_of_nothing():
     with pytest.warns(UserWarning, match="groups names 'iner', which is no operation or module"):
-        explained(groups=("iner+sin",))
+        cut_net(groups=("iner+sin",))
