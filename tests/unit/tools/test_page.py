@@ -13,6 +13,7 @@ from torch_galley.core.site import Site
 from torch_galley.tools.report import others
 from torch_galley.tools.report.deck import deck, short
 from torch_galley.tools.report.layout import GAP, layout
+from torch_galley.tools.report.model import Terms
 from torch_galley.tools.report.report import Report
 
 VOID = {"meta", "rect", "path", "br", "link", "img"}
@@ -52,6 +53,16 @@ class Checked(HTMLParser):
 
     def handle_data(self, data):
         self.text.append(data)
+
+
+@pytest.mark.parametrize("native", [1e-6, 12e-6, 345e-6])
+def test_the_speed_up_stands_above_its_terms(native):
+    (graph,) = named([GraphOp("a", "ok", ())]).graphs
+    (cluster,) = graph.clusters
+    timed = replace(cluster, measured=Terms(native, 0.5e-6, 0.5e-6))
+    page = Report("net", (replace(graph, clusters=(timed,)),)).to_html()
+    assert f">ΣT_op {native * 1e6:.0f} µs / (" in page
+    assert f">{native * 1e6:.2f}" in page
 
 
 def named(ops):

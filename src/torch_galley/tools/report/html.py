@@ -159,7 +159,8 @@ def _speed(label: str, terms: Sequence[Terms], clusters: int) -> str:
         sum(t.t_ops for t in terms), sum(t.t_fused for t in terms), sum(t.t_sync for t in terms)
     )
     of = "" if len(terms) == clusters else f" of {len(terms)} clusters"
-    return _figure(f"{whole.speedup:.2f}{TIMES}", f"S {label}{of}", text.terms_shown(whole)[7:])
+    terms_only = text.terms_shown(whole).partition(" = ")[2]
+    return _figure(f"{whole.speedup:.2f}{TIMES}", f"S {label}{of}", terms_only)
 
 
 def _figure(value: str, label: str, more: str = "") -> str:
@@ -212,7 +213,7 @@ def _blame(graph: Graph) -> Iterator[str]:
     if not graph.blame:
         return
     yield "<h3>If XLA had it</h3><p>The graph was cut again for each operator. Cuts and borders "
-    yield "count clusters that are too small to be kept, too.</p>"
+    yield "count clusters that are not kept, too.</p>"
     rows = []
     for blame in graph.blame:
         now, then = graph.uncut, blame.uncut

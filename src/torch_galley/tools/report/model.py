@@ -120,7 +120,7 @@ class Blame:
     then: Total
     """The partition there would be."""
     uncut: Total
-    """The same if no cluster were left out for being small."""
+    """The same if all clusters were kept."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Graph:
     unavoidable: int
     """The fewest clusters that the operations which XLA can take could share."""
     uncut: Total
-    """`total` if no cluster were left out for being small."""
+    """`total` if all clusters were kept."""
     blame: tuple[Blame, ...] = ()
     unblamed: int = 0
     """Native operators, the rarest, for which blame was not computed."""
