@@ -257,7 +257,7 @@ def crossing(
     clustered: Clustered, cluster: XlaCluster
 ) -> tuple[tuple[fx.Node, ...], tuple[fx.Node, ...]]:
     """Return what a cluster gets from torch, parameters apart, and what torch gets from it."""
-    made = {node for other in clustered.clusters for node in other.outputs}
+    made = clustered.given
     brought = tuple(
         node for node in cluster.inputs if node not in made and not node.meta.get(PARAMETER)
     )

@@ -89,6 +89,11 @@ class Clustered:
         """What runs outside clusters, getitem included."""
         return frozenset(step for step in self.steps if isinstance(step, fx.Node))
 
+    @cached_property
+    def given(self) -> frozenset[fx.Node]:
+        """The outputs of all clusters."""
+        return frozenset(node for cluster in self.clusters for node in cluster.outputs)
+
     @property
     def undecided(self) -> bool:
         """Whether something has to be timed at the first call before it is decided."""
