@@ -66,17 +66,14 @@ def _in_its_format(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Ten
     return rewritten
 
 
-def _truncating(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Return the rewriting of linspace that cuts the ends to whole numbers first, as eager does."""
+def _in_floats(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return the rewriting of linspace for floats alone. In integers eager multiplies and adds
+    with one rounding before it cuts off, which XLA may or may not do.
+    """
 
-    def whole(end: Any, dtype: torch.dtype) -> Any:
-        return end.to(dtype) if isinstance(end, torch.Tensor) else int(end)
-
-    def linspace(start: Any, end: Any, steps: int, **kwargs: Any) -> torch.Tensor:
-        dtype = kwargs.get("dtype") or torch.get_default_dtype()
-        if not (dtype.is_floating_point or dtype.is_complex):
-            start, end = whole(start, dtype), whole(end, dtype)
-        return rule(start, end, steps, **kwargs)
+    def linspace(*args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
+        whole = dtype is not None and not (dtype.is_floating_point or dtype.is_complex)
+        return NotImplemented if whole else rule(*args, dtype=dtype, **kwargs)
 
     return linspace
 
@@ -112,7 +109,7 @@ def _candidates() -> dict[Any, Callable[..., Any]]:
     table.update(get_decompositions(_BEYOND_CORE))
     table.update({op: _in_its_format(table[op]) for op in _IN_ITS_FORMAT})
     linspaces = get_decompositions([aten.linspace])
-    table.update({op: _truncating(rule) for op, rule in linspaces.items()})
+    table.update({op: _in_floats(rule) for op, rule in linspaces.items()})
     table.update(_OURS)
     return table
 

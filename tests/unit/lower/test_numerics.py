@@ -68,6 +68,38 @@ def test_root_of_product_overflows():
     assert same(lambda x: torch.sqrt(x * x), torch.tensor([-1e30, 2.0]))[0] == torch.inf
 
 
+BIG, SMALL = 1e30, 1e-30
+REASSOCIATED = {
+    "rounding by a large number": lambda x, y: (x + 1.5 * 2**23) - 1.5 * 2**23,
+    "sums of sums": lambda x, y: (x + 1e8) + (y - 1e8),
+    "difference of a difference": lambda x, y: 1e8 - (x - 1e8),
+    "small and large factors": lambda x, y: x * SMALL * SMALL * BIG * BIG,
+    "large and small factors": lambda x, y: x * BIG * BIG * SMALL * SMALL,
+    "factor and divisor": lambda x, y: (x * BIG) / (10 * BIG),
+    "quotients of quotients": lambda x, y: (x * BIG / (y * BIG)) / (y / (x * BIG)),
+    "divisor of a divisor": lambda x, y: (x * BIG) / ((y * BIG) / (y * BIG)),
+    "powers of e": lambda x, y: torch.exp(x) / torch.exp(1.5 * x),
+    "log of a power": lambda x, y: torch.log(torch.pow(x, 30)),
+    "log of a negated power": lambda x, y: torch.log(-torch.neg(torch.exp(9 * x)).abs().neg()),
+    "power of a power": lambda x, y: torch.exp(9 * x) ** 0.5,
+    "roots": lambda x, y: (-x).sqrt() * (-x).sqrt(),
+}
+
+
+@pytest.mark.parametrize("chain", REASSOCIATED)
+def test_chains_are_computed_as_they_are_written(chain):
+    function, x = REASSOCIATED[chain], torch.linspace(0.5, 90, 300)
+    expected, actual = both(function, x, x.flip(0))
+    torch.testing.assert_close(actual, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_quotients_are_the_nearest_numbers(dtype):
+    x = torch.arange(20000.0, dtype=dtype).view(-1, 50)
+    same(lambda x: (x / 49, torch.floor(x / 41.0), (x / x[1, 5]).long(), x / x[:, 1:2]), x)
+    same(lambda x: ((x / 8).ceil(), torch.div(x, 49, rounding_mode=None)), x)
+
+
 def test_norm_overflows_unless_it_is_of_one_element():
     x = torch.tensor([[1e30, 1.0], [2.0, -3.0]])
     norm = torch.linalg.vector_norm

@@ -96,9 +96,13 @@ def test_linspace(same, dtype):
     same(f, torch.tensor(0))
 
 
+ONE = torch.tensor(1)
+
+
 @pytest.mark.parametrize("start", [4.3, torch.tensor(4.3)], ids=["number", "tensor"])
-def test_linspace_in_integers_starts_at_one(same, start):
-    same(lambda x: torch.linspace(start, 1.9, 50, dtype=torch.int64) + x, torch.tensor(1))
+def test_linspace_in_integers(same, start):
+    ends = range(-30, 31, 3)
+    same(lambda x: [torch.linspace(start, e, 13, dtype=torch.int64) + x for e in ends], ONE)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(4, 3), (2, 5), (0, 3), (3, 0)])

@@ -109,7 +109,13 @@ def guarded(x):
 
 
 def div(self, other):
-    return _quotient(self, number(other, self))
+    """Divide by each divisor: XLA would multiply by the inverse of one that is spread, or of a
+    root, which is not always the nearest number: floor(147 / 49) might be 2.
+    """
+    if isinstance(other, int | float) and abs(math.frexp(other)[0]) == 0.5:
+        return _quotient(self, number(other, self))  # a power of two has an exact inverse
+    x, y = jnp.broadcast_arrays(self, number(other, self))
+    return _quotient(x, lax.optimization_barrier(y))
 
 
 def _quotient(x, y):
@@ -119,7 +125,7 @@ def _quotient(x, y):
 def div_mode(self, other, rounding_mode):
     x, y, step = _opened(self, number(other, self))
     if rounding_mode is None:
-        return x / y
+        return div(x, y)
     return _floor_divide(x, y, step) if rounding_mode == "floor" else _trunc_divide(x, y, step)
 
 

@@ -319,7 +319,13 @@ _NEAR = {"float32": 3.0, "complex64": 3.0, "float64": 1.0, "complex128": 1.0}
 """The largest norm for which these are enough."""
 
 
-@lowers(aten.linalg_matrix_exp.default)
+def _not_half(self) -> Reason | None:
+    if self.dtype is torch.float16:
+        return BetterNatively("aten.linalg_matrix_exp", "powers overflow in float16, as in eager")
+    return None
+
+
+@lowers(aten.linalg_matrix_exp.default, when=_not_half)
 def linalg_matrix_exp(self):
     """Halve the matrix until its norm is small, take the series, and square as often."""
     if self.size == 0:
