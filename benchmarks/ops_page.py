@@ -54,7 +54,8 @@ What the verdicts above allow, and a user should know:
   after each step: eager itself then differs by a unit in the last place, by where an element lies.
 - Signs of zero and infinity: `neg` of a complex number turns the sign of each part, as eager's
   scalar loop does (its vectorised one gives 0 for 0). An infinity beside a NaN has no sign in C;
-  that of a complex sine is positive, as in glibc.
+  that of a complex sine is positive, as in glibc. Of equal zeros, `scatter_reduce` with `amax` or
+  `amin` keeps either sign.
 - Random operators draw from torch's own generator, outside of XLA: a seed gives eager's numbers.
 - Singular vectors and eigenvectors are computed natively, as their signs are LAPACK's own.
 """

@@ -33,6 +33,7 @@ from torch_galley.lower.promote import HALF, compute_dtype, promote
 from torch_galley.lower.symbol import Bindings, value_of
 from torch_galley.ops.aten.cast import number
 from torch_galley.ops.check import Check, Checks, collecting
+from torch_galley.ops.half import kept_rounded
 from torch_galley.ops.registry import lookup
 
 
@@ -266,7 +267,8 @@ def _call(node: fx.Node, args: list[Any], kwargs: dict[str, Any], barred: Sequen
         for place in barred:
             like = XLA_DTYPE[compute or val.dtype]
             args[place] = jax.lax.optimization_barrier(number(args[place], like))
-        return jnp.asarray(lowering.function(*args, **kwargs)).astype(XLA_DTYPE[val.dtype])
+        result = jnp.asarray(lowering.function(*args, **kwargs)).astype(XLA_DTYPE[val.dtype])
+        return kept_rounded(result) if val.dtype is torch.float16 else result
     return lowering.function(*args, **kwargs)
 
 

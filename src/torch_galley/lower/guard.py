@@ -86,7 +86,7 @@ def _bars_product(arg: Any, constants: Container[fx.Node]) -> bool:
 def _with_constant(node: fx.Node, kind: Container[Any], constants: Container[fx.Node]) -> bool:
     """Whether an operator of some kind has an operand that XLA knows."""
     return node.target in kind and any(
-        arg in constants if isinstance(arg, fx.Node) else True for arg in node.args[:2]
+        not isinstance(arg, fx.Node) or arg in constants for arg in node.args[:2]
     )
 
 

@@ -29,6 +29,15 @@ def rounded(x: jax.Array, dtype: Any) -> jax.Array:
     return lax.reduce_precision(x.astype(jnp.float32), info.nexp, info.nmant)
 
 
+def kept_rounded(x: jax.Array) -> jax.Array:
+    """Return float16 results such that they are rounded before they are used.
+
+    XLA's code generator would else add to a product in float32. What stands between the two must
+    not be seen through: here a choice that always falls the same way.
+    """
+    return jnp.where(x == x, x, jnp.nan)
+
+
 def wide_dtype(dtype: jnp.dtype) -> jnp.dtype:
     """Return the dtype to accumulate `dtype` in.
 

@@ -138,11 +138,11 @@ def _member(found: Any, name: str, place: str) -> Any:
 def _called(what: str, function: Any) -> Any:
     try:
         return function()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a file that ends its process has no function to give
         raise raised(what, error) from error
 
 
-def raised(what: str, error: Exception) -> GalleyError:
+def raised(what: str, error: BaseException) -> GalleyError:
     """Return the error that says that the user's code raised another, with the user's line.
 
     An error of ours that Dynamo has wrapped comes out as it was.
@@ -155,7 +155,7 @@ def raised(what: str, error: Exception) -> GalleyError:
     return ToolError(message, site=_site(error), hint="see that it runs without torch-galley")
 
 
-def _site(error: Exception) -> Site | None:
+def _site(error: BaseException) -> Site | None:
     """Return the innermost line that is neither ours nor a library's."""
     ours = str(Path(__file__).parents[1])
     trace, found = error.__traceback__, None

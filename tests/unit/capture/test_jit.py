@@ -123,6 +123,27 @@ def test_each_call_draws_anew() -> None:
     assert torch.equal(noisy(x), third)
 
 
+@pytest.mark.parametrize(
+    "noise", [nn.Dropout(0.5), nn.Dropout1d(0.5), nn.AlphaDropout(0.5)], ids=str
+)
+def test_training_with_noise_leaves_nothing_behind(noise: nn.Module) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), noise, nn.Linear(8, 1)).to("xla")
+    optimizer, runs = torch.optim.SGD(model.parameters(), 0.1), count()
+
+    @torch_galley.jit
+    def step(x: torch.Tensor) -> torch.Tensor:
+        next(runs)
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    losses = {step(torch.ones(6, 4, device="xla")).item() for _ in range(6)}
+    assert len(losses) == 6
+    assert next(runs) == 2  # the first call leaves gradients, with which the second begins
+
+
 STORE: list[torch.Tensor] = []
 COUNT = torch.zeros(())
 

@@ -139,6 +139,9 @@ def test_a_file_that_raises(capsys, tmp_path):
     assert main(["explain", f"{path}:f"]) == 2
     err = capsys.readouterr().err
     assert f"{path} raised RuntimeError: early\n  at {path}:2 in <module>" in err
+    path.write_text("import sys\nsys.exit(3)\n")
+    assert main(["explain", f"{path}:f"]) == 2
+    assert f"{path} raised SystemExit: 3\n  at {path}:2 in <module>" in capsys.readouterr().err
 
 
 def test_grad_mode_is_left_as_it_was(file):

@@ -206,6 +206,9 @@ def test_negative_exponent_of_integers():
     x = torch.tensor([1, -1, 2, -3, -1])
     y = torch.tensor([-1, -3, -2, -1, -2])
     same(torch.pow, x, y)
+    negative = torch.compile(lambda x: x**-1, backend="galley")
+    with pytest.raises(RuntimeError, match="negative integer powers"):
+        negative(x)
 
 
 # Half precision rounds once
@@ -220,6 +223,12 @@ def test_half_precision_sum_accumulates_in_single(dtype):
 def test_half_precision_rounds_once():
     x = torch.linspace(-3, 3, 400).to(torch.bfloat16)
     same(lambda x: x * 1.1, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_rounds_before_it_goes_on(dtype):
+    x, y, z = (torch.randn(2000).to(dtype) for _ in range(3))
+    same(lambda x, y, z: (x * y + z, x * y - y * z, torch.square(x) + y, x / y + z), x, y, z)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

@@ -43,8 +43,6 @@ _CONTENT: dict[type, Callable[[Any], Any]] = {
 """Kinds of objects that hold one thing, and what gives it."""
 _FOREIGN = sys.stdlib_module_names | {"torch", "torch_galley", "numpy", "jax", "jaxlib"}
 """Packages whose functions, classes and modules are not looked into."""
-_CALLED = {"forward"}
-"""What code calls without naming it, besides methods such as __add__."""
 
 
 def settings() -> tuple[Any, ...]:
@@ -86,7 +84,7 @@ class State:
 
     def __init__(self, roots: Iterable[Any]):
         self._seen: list[_Seen] = []
-        self._names = set(_CALLED)
+        self._names = {"forward"}  # called by name of the module alone
         roots, known = list(roots), -1
         while known < len(self._names):  # code found late may name attributes of what came early
             known = len(self._names)

@@ -112,8 +112,6 @@ def div(self, other):
     """Divide by each divisor: XLA would multiply by the inverse of one that is spread, or of a
     root, which is not always the nearest number: floor(147 / 49) might be 2.
     """
-    if isinstance(other, int | float) and abs(math.frexp(other)[0]) == 0.5:
-        return _quotient(self, number(other, self))  # a power of two has an exact inverse
     x, y = jnp.broadcast_arrays(self, number(other, self))
     return _quotient(x, lax.optimization_barrier(y))
 
