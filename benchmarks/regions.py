@@ -26,9 +26,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from benchmarks.planted import REGIONS, Region
 from torch_galley.capture.fx import PARAMETER, Captured
+from torch_galley.cluster.clustered import Clustered
 from torch_galley.cluster.judge import Forecast, forecast
 from torch_galley.cluster.operation import effective
-from torch_galley.cluster.partition import Clustered
 from torch_galley.cluster.rates import Rates, in_force
 from torch_galley.core.config import Config, current
 from torch_galley.core.machine import machine

@@ -11,7 +11,8 @@ from torch_galley.capture.fx import Captured
 from torch_galley.capture.outputs import replay_views
 from torch_galley.capture.strided import rebase_as_strided
 from torch_galley.cluster.candidate import unknown_names
-from torch_galley.cluster.partition import Clustered, partition
+from torch_galley.cluster.clustered import Clustered
+from torch_galley.cluster.partition import partition
 from torch_galley.compile.client import has_device
 from torch_galley.core.errors import LoweringError
 from torch_galley.core.events import GraphBuilt, Warned, emit

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 
+from torch_galley.cluster.clustered import Clustered
 from torch_galley.cluster.operation import nbytes
-from torch_galley.cluster.partition import Clustered, Decide, partition
+from torch_galley.cluster.partition import Decide, partition
 from torch_galley.cluster.support import HasDevice, name_of
 from torch_galley.cluster.total import Total
 from torch_galley.core.reasons import OUTVOTED

@@ -24,7 +24,7 @@ from torch_galley.core.reasons import Reason, SlowerMeasured, Unprofitable, Whol
 from torch_galley.core.store import Fields
 
 if TYPE_CHECKING:
-    from torch_galley.cluster.partition import Clustered, XlaCluster
+    from torch_galley.cluster.clustered import Clustered, XlaCluster
 
 DOUBT = 3.0
 """The prediction may be wrong by this factor: what it finds clearer than that need not be timed."""

@@ -19,7 +19,7 @@ from torch_galley.cluster.operation import effective, is_operation, nbytes
 from torch_galley.core.site import site_of
 
 if TYPE_CHECKING:
-    from torch_galley.cluster.partition import Clustered, XlaCluster
+    from torch_galley.cluster.clustered import Clustered, XlaCluster
 
 
 @dataclass(frozen=True)

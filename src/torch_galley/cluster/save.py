@@ -14,7 +14,7 @@ from torch_galley.core.reasons import Reason, reason_from_json
 from torch_galley.core.store import Fields, read_record, write_record
 
 if TYPE_CHECKING:
-    from torch_galley.cluster.partition import Clustered, XlaCluster
+    from torch_galley.cluster.clustered import Clustered, XlaCluster
 
 
 def save(clustered: Clustered, folder: str | Path) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torch_galley.cluster.partition import XlaCluster
+from torch_galley.cluster.clustered import XlaCluster
 from torch_galley.compile.cache import CacheKey
 from torch_galley.lower.driver import Argument
 from torch_galley.lower.symbol import Bindings

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import cache
 
-from torch_galley.cluster.partition import Clustered, XlaCluster
+from torch_galley.cluster.clustered import Clustered, XlaCluster
 from torch_galley.compile import flags
 from torch_galley.compile.background import Background
 from torch_galley.compile.cache import CacheKey, ExecutableCache

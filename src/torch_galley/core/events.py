@@ -33,7 +33,7 @@ class GraphRecut(Event):
     plan: Any
     """The run.execute.Plan that runs it then; another than the one that was built, or the same."""
     before: Any
-    """The cluster.partition.Clustered in force until then."""
+    """The cluster.clustered.Clustered in force until then."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class ClusterRanNatively(Event):
     """A cluster of a plan ran as eager would run it, because it has no executable."""
 
     cluster: Any
-    """The cluster.partition.XlaCluster."""
+    """The cluster.clustered.XlaCluster."""
     cause: str
     """"compiling": in the background; "rare": its shapes have not come often enough; "limit": it
     is compiled for no further shapes; "failed": it can't be lowered, and is about to be cut."""
@@ -85,7 +85,7 @@ class RecompilesStopped(Event):
     """A cluster is compiled for no further shapes: there were too many."""
 
     cluster: Any
-    """The cluster.partition.XlaCluster."""
+    """The cluster.clustered.XlaCluster."""
     compiles: int
     runs: int
 

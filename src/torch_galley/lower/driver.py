@@ -19,7 +19,7 @@ import torch
 from jax.experimental.xla_metadata import set_xla_metadata
 from torch import fx
 
-from torch_galley.cluster.partition import XlaCluster
+from torch_galley.cluster.clustered import XlaCluster
 from torch_galley.cluster.support import is_getitem
 from torch_galley.core.config import Config
 from torch_galley.core.errors import LoweringError

@@ -14,7 +14,7 @@ from torch_galley.capture.save import (
     graph_to_json,
     site_from_json,
 )
-from torch_galley.cluster.partition import XlaCluster
+from torch_galley.cluster.clustered import XlaCluster
 from torch_galley.cluster.save import cluster_from_json, cluster_to_json, cut_out
 from torch_galley.core.config import Config
 from torch_galley.core.site import Site

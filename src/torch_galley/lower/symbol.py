@@ -13,7 +13,7 @@ import sympy
 import torch
 from torch import fx
 
-from torch_galley.cluster.partition import XlaCluster
+from torch_galley.cluster.clustered import XlaCluster
 from torch_galley.core.errors import RunError
 
 Bindings = Mapping[sympy.Symbol, Any]

@@ -15,9 +15,10 @@ from torch._ops import OpOverload
 
 from torch_galley.capture.fx import is_shape_number
 from torch_galley.cluster import judge
+from torch_galley.cluster.clustered import Clustered, XlaCluster
 from torch_galley.cluster.judge import Choice
 from torch_galley.cluster.operation import effective
-from torch_galley.cluster.partition import Clustered, Decide, XlaCluster
+from torch_galley.cluster.partition import Decide
 from torch_galley.cluster.rates import Rates
 from torch_galley.cluster.support import draws, is_getitem
 from torch_galley.compile.key import fingerprint, program_text

@@ -25,7 +25,7 @@ import torch
 from torch import fx
 
 from torch_galley.capture.fx import is_shape_number
-from torch_galley.cluster.partition import Clustered, XlaCluster
+from torch_galley.cluster.clustered import Clustered, XlaCluster
 from torch_galley.compile import client
 from torch_galley.compile.programs import Programs
 from torch_galley.core.errors import LoweringError

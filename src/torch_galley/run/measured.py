@@ -20,8 +20,8 @@ import torch
 from torch import fx
 
 from torch_galley.capture.fx import Captured
+from torch_galley.cluster.clustered import Clustered
 from torch_galley.cluster.judge import Choice, crossing
-from torch_galley.cluster.partition import Clustered
 from torch_galley.cluster.support import draws
 from torch_galley.compile import client
 from torch_galley.core.events import Decided, GraphRecut, PlanExecuted, emit

@@ -8,8 +8,8 @@ from typing import Any
 from torch import fx
 
 from torch_galley.capture.fx import is_shape_number
+from torch_galley.cluster.clustered import XlaCluster
 from torch_galley.cluster.operation import is_operation
-from torch_galley.cluster.partition import XlaCluster
 from torch_galley.lower.symbol import Bindings, bind, mentions_symbols, value_of
 from torch_galley.run.device import as_torch
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from torch_galley.cluster.partition import XlaCluster
+from torch_galley.cluster.clustered import XlaCluster
 from torch_galley.compile.cache import CacheKey
 from torch_galley.compile.client import Compiled
 from torch_galley.compile.programs import Programs

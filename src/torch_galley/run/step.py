@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import jax
 import torch
 
-from torch_galley.cluster.partition import XlaCluster
+from torch_galley.cluster.clustered import XlaCluster
 from torch_galley.compile.client import Compiled, xla_error
 from torch_galley.compile.engine import Engine
 from torch_galley.core.errors import GalleyError, LoweringError, RunError

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torch_galley.cluster.partition import Clustered
+from torch_galley.cluster.clustered import Clustered
 from torch_galley.compile.client import compile, has_device
 from torch_galley.core.errors import ToolError
 from torch_galley.core.events import Event, GraphBuilt, GraphRecut, listen

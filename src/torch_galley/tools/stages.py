@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_galley.capture.fx import Captured
-from torch_galley.cluster.partition import Clustered
+from torch_galley.cluster.clustered import Clustered
 from torch_galley.compile.client import Compiled, compile
 from torch_galley.core.store import read_record, write_record
 from torch_galley.lower.driver import Argument, Lowered, lower

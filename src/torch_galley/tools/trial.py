@@ -15,8 +15,8 @@ from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_galley.capture.fx import Captured
+from torch_galley.cluster.clustered import Clustered
 from torch_galley.cluster.operation import is_operation
-from torch_galley.cluster.partition import Clustered
 from torch_galley.core.config import Config
 from torch_galley.core.errors import LoweringError
 from torch_galley.core.reasons import TooSmall

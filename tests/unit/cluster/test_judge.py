@@ -9,8 +9,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_galley.capture.fx import PARAMETER, Captured
 from torch_galley.cluster import judge
+from torch_galley.cluster.clustered import Clustered
 from torch_galley.cluster.judge import Forecast, by_model, forecast, groups
-from torch_galley.cluster.partition import Clustered, partition
+from torch_galley.cluster.partition import partition
 from torch_galley.cluster.rates import WORK, Rates
 from torch_galley.cluster.work import counts, moved
 from torch_galley.core.config import Config

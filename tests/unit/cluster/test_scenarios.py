@@ -16,7 +16,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tests.unit.cluster.shapes import clustered, dag_of
 from torch_galley.capture.fx import Captured
 from torch_galley.cluster.check import check
-from torch_galley.cluster.partition import Clustered, partition
+from torch_galley.cluster.clustered import Clustered
+from torch_galley.cluster.partition import partition
 from torch_galley.core.config import Config
 from torch_galley.core.errors import ClusterError, ConfigError
 from torch_galley.core.reasons import (

@@ -7,7 +7,8 @@ import torch
 
 import torch_galley
 from torch_galley.capture.fx import Captured
-from torch_galley.cluster.partition import Clustered, partition
+from torch_galley.cluster.clustered import Clustered
+from torch_galley.cluster.partition import partition
 from torch_galley.compile.client import Compiled, compile, has_device
 from torch_galley.core.errors import ToolError
 from torch_galley.lower.driver import Lowered, lower

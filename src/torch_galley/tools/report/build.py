@@ -13,10 +13,10 @@ from torch_galley.capture.fx import is_view
 from torch_galley.cluster import blame
 from torch_galley.cluster.atoms import Atoms
 from torch_galley.cluster.candidate import scopes
+from torch_galley.cluster.clustered import Clustered, XlaCluster
 from torch_galley.cluster.flops import flops
 from torch_galley.cluster.judge import Choice, forecast
 from torch_galley.cluster.operation import effective, is_operation, nbytes
-from torch_galley.cluster.partition import Clustered, XlaCluster
 from torch_galley.cluster.rates import in_force
 from torch_galley.cluster.support import HasDevice, is_getitem, name_of
 from torch_galley.core.site import module_path, site_of
