@@ -1,14 +1,15 @@
-# make demo | make test | make check | make models | make clean. Needs Python 3.11 or newer and make.
+# make demo | make test | make test-browser | make check | make models | make clean. Needs Python 3.11 or newer and make.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check models architectures ops checks overhead recording bench-clusters regions measure clean
+.PHONY: help demo test test-browser check models architectures ops checks overhead recording bench-clusters regions measure clean
 
 help:
 	@echo "make demo    install into $(VENV), then show what galley does"
 	@echo "make test    install, then run the tests"
+	@echo "make test-browser   open the pages in Chromium: \$$GALLEY_CHROMIUM, chromium on the PATH, or playwright's"
 	@echo "make check   install, then lint, format check, types, fast tests"
 	@echo "make models         measure the models of benchmarks/zoo.py, write docs/models.md"
 	@echo "make architectures  compare many of transformers' with eager, write docs/architectures.md"
@@ -27,6 +28,9 @@ demo: $(VENV)/test.stamp
 
 test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest tests --ignore=tests/browser
+
+test-browser: $(VENV)/browser.stamp
+	$(BIN)/python -m pytest tests/browser
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff check src tests benchmarks

@@ -113,7 +113,7 @@ def _graph(graph: Graph, number: int, count: int) -> Iterator[str]:
     yield from _figures(graph)
     drawn = deck(graph)
     if drawn:
-        yield '<figure><div class="scroll">' + drawn + "</div>" + _legend(graph) + "</figure>"
+        yield "<figure>" + _scrolled("graph") + drawn + "</div>" + _legend(graph) + "</figure>"
     if graph.warnings:
         items = "".join(f"<li>{_text(warning)}</li>" for warning in graph.warnings)
         yield f'<div class="warnings"><h3>Look at</h3><ul>{items}</ul></div>'
@@ -191,6 +191,11 @@ def _legend(graph: Graph) -> str:
     return f"<figcaption>{''.join(items)}</figcaption>"
 
 
+def _scrolled(what: str) -> str:
+    # Who has no mouse scrolls what has the focus.
+    return f'<div class="scroll" tabindex="0" role="group" aria-label="{what}">'
+
+
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
     """Return a table; cells are HTML, heads that begin with # are of numbers."""
     number = [head.startswith("#") for head in heads]
@@ -204,7 +209,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") 
     head = cells("th", [head.lstrip("#") for head in heads])
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     return (
-        f'<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead>'
+        f'{_scrolled("table")}<table class="{kind}"><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
 
