@@ -27,9 +27,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from benchmarks.planted import REGIONS, Region
 from torch_galley.capture.fx import PARAMETER, Captured
 from torch_galley.cluster.clustered import Clustered
-from torch_galley.cluster.judge import Forecast, forecast
+from torch_galley.cluster.judge import forecast
 from torch_galley.cluster.operation import effective
 from torch_galley.cluster.rates import Rates, in_force
+from torch_galley.cluster.terms import Terms
 from torch_galley.core.config import Config, current
 from torch_galley.core.machine import machine
 from torch_galley.ops.decompose import decompositions
@@ -117,7 +118,7 @@ def _timed(name: str, captured: Captured, inputs: list[torch.Tensor]) -> dict[st
 def _row(
     region: Region, captured: Captured, seconds: dict[str, float], rates: Rates
 ) -> dict[str, Any]:
-    def judged(clustered: Clustered) -> tuple[Forecast, int]:
+    def judged(clustered: Clustered) -> tuple[Terms, int]:
         cluster = _one(clustered, region.name)
         return forecast(clustered, cluster, rates), sum(map(effective, cluster.nodes))
 

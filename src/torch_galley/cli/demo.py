@@ -158,9 +158,10 @@ def _report(contender: _Contender, seconds: dict[str, list[float]]) -> None:
     print("S = ΣT_op / (T_fused + T_sync) of each cluster, ms:")
     print(f"  {'cluster':<18} {'ΣT_op':>9} {'T_fused':>9} {'T_sync':>8} {'S':>6}  scratch memory")
     for cost in costs.clusters:
+        terms = cost.terms
         print(
-            f"  {cost.name:<18} {cost.t_ops * 1e3:9.2f} {cost.t_fused * 1e3:9.2f} "
-            f"{cost.t_sync * 1e3:8.3f} {cost.speedup:6.2f}  {report.size(cost.temporary_bytes)}"
+            f"  {cost.name:<18} {terms.t_ops * 1e3:9.2f} {terms.t_fused * 1e3:9.2f} "
+            f"{terms.t_sync * 1e3:8.3f} {terms.speedup:6.2f}  {report.size(cost.temporary_bytes)}"
         )
     print(
         f"call overhead: {costs.overhead * 1e3:.2f} ms "

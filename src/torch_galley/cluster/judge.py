@@ -19,47 +19,13 @@ from torch_galley.cluster.candidate import must_compile
 from torch_galley.cluster.operation import nbytes
 from torch_galley.cluster.rates import Rates
 from torch_galley.cluster.support import is_getitem
+from torch_galley.cluster.terms import Terms
 from torch_galley.cluster.work import PASSES, counts, fuses, is_free, memory_kind, moved, op_name
 from torch_galley.core.reasons import Reason, SlowerMeasured, Unprofitable, WholeElsewhere
 from torch_galley.core.store import Fields
 
 if TYPE_CHECKING:
     from torch_galley.cluster.clustered import Clustered, XlaCluster
-
-DOUBT = 3.0
-"""The prediction may be wrong by this factor: what it finds clearer than that need not be timed."""
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """The terms of a cluster's speed-up, in seconds.
-
-    Example:
-        >>> Forecast(native=3.0, fused=1.0, sync=0.5).speedup
-        2.0
-    """
-
-    native: float
-    """ΣT_op: its operations natively, one by one."""
-    fused: float
-    """T_fused: its executable alone."""
-    sync: float
-    """T_sync: handing its inputs and results over."""
-
-    @property
-    def speedup(self) -> float:
-        """S."""
-        return self.native / (self.fused + self.sync)
-
-    @property
-    def doubtful(self) -> bool:
-        """Whether S is too near to 1 to be believed."""
-        return 1 / DOUBT <= self.speedup <= DOUBT
-
-    def to_json(self) -> dict[str, float]:
-        """Return S and its terms as plain data."""
-        terms = {"native": self.native, "fused": self.fused, "sync": self.sync}
-        return terms | {"speedup": self.speedup}
 
 
 @dataclass(frozen=True)
@@ -72,7 +38,7 @@ class Choice:
     """Of a cluster "cluster" or "native"; of a graph "clusters", "eager" or "inductor"."""
     by: str
     """"model", "measured", "must_compile", or "undecided": it will be timed at the first call."""
-    forecast: Forecast | None = None
+    forecast: Terms | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     """What was measured: medians, by what could have been kept."""
     key: str | None = None
@@ -101,7 +67,7 @@ class Choice:
             pair = (1e6 * self.seconds[name] for name in ("cluster", "native"))
             return SlowerMeasured(*(round(s, 1) for s in pair))
         assert self.forecast is not None
-        terms = (self.forecast.native, self.forecast.fused, self.forecast.sync)
+        terms = (self.forecast.t_ops, self.forecast.t_fused, self.forecast.t_sync)
         return Unprofitable(round(self.forecast.speedup, 3), *(round(1e6 * t, 1) for t in terms))
 
 
@@ -117,7 +83,7 @@ def choice_from_json(fields: Fields) -> Choice:
         fields.get("name", str),
         fields.get("kept", str),
         fields.get("by", str),
-        Forecast(*(terms.get(name, float) for name in ("native", "fused", "sync")))
+        Terms(*(terms.get(name, float) for name in ("t_ops", "t_fused", "t_sync")))
         if terms
         else None,
         fields.get("seconds", dict),
@@ -145,14 +111,14 @@ def by_model(clustered: Clustered, rates: Rates, least: float) -> tuple[Choice, 
     return tuple(found)
 
 
-def forecast(clustered: Clustered, cluster: XlaCluster, rates: Rates) -> Forecast:
+def forecast(clustered: Clustered, cluster: XlaCluster, rates: Rates) -> Terms:
     """Return the predicted terms of a cluster of a graph, all other clusters being kept."""
-    return Forecast(
+    return Terms(
         natively(cluster.nodes, rates), fused(cluster, rates), sync(clustered, cluster, rates)
     )
 
 
-def whole(clustered: Clustered, rates: Rates) -> Forecast:
+def whole(clustered: Clustered, rates: Rates) -> Terms:
     """Return the terms of a whole graph: all natively, against its clusters and the rest natively.
 
     T_fused contains what stays native.
@@ -161,8 +127,8 @@ def whole(clustered: Clustered, rates: Rates) -> Forecast:
     calls = [node for node in graph.nodes if node.op == "call_function"]
     told = [forecast(clustered, cluster, rates) for cluster in clustered.clusters]
     rest = natively(clustered.native, rates)
-    inside = sum(one.fused for one in told)
-    return Forecast(natively(calls, rates), max(inside + rest, 1e-9), sum(o.sync for o in told))
+    inside = sum(one.t_fused for one in told)
+    return Terms(natively(calls, rates), max(inside + rest, 1e-9), sum(o.t_sync for o in told))
 
 
 def natively(nodes: Iterable[fx.Node], rates: Rates) -> float:
@@ -226,7 +192,7 @@ def _across(group: Sequence[fx.Node], outputs: Set[fx.Node]) -> list[int]:
 
 
 def groups(nodes: Sequence[fx.Node]) -> list[list[fx.Node]]:
-    """Forecast XLA's fusions: which nodes are computed together.
+    """Terms XLA's fusions: which nodes are computed together.
 
     Elementwise operations, casts and views go with what they read, if that is of this kind too,
     and end at reductions. Everything else (products, convolutions, sorts, ...) is alone.

@@ -7,9 +7,11 @@ program, how it is cut, and the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+import sympy
 from torch import fx
 from torch._ops import OpOverload
 
@@ -41,8 +43,9 @@ def decider(config: Config) -> Decide | None:
             return ()
         # Of a graph that is one cluster and no more, the graph's decision is the cluster's.
         alone = len(told) == 1 and not clustered.native
+        known = first_seen(clustered.captured.graph.graph.nodes)
         found = [
-            choice if alone else _of_region(clustered, cluster, choice, decisions)
+            choice if alone else _of_region(clustered, cluster, choice, decisions, known)
             for cluster, choice in zip(clustered.clusters, told, strict=True)
         ]
         wanted = any(choice.by == "must_compile" for choice in told)
@@ -55,11 +58,15 @@ def decider(config: Config) -> Decide | None:
 
 
 def _of_region(
-    clustered: Clustered, cluster: XlaCluster, told: Choice, decisions: Decisions
+    clustered: Clustered,
+    cluster: XlaCluster,
+    told: Choice,
+    decisions: Decisions,
+    sizes: Mapping[sympy.Symbol, Any],
 ) -> Choice:
     """Return what is remembered of a cluster, else that it will be timed, else the prediction."""
     config = clustered.captured.config
-    key = region_key(clustered, cluster)
+    key = region_key(clustered, cluster, sizes)
     if key is None or told.by == "must_compile":
         return told
     if (known := decisions.get(key)) is not None and known.kept in ("cluster", "native"):
@@ -107,9 +114,10 @@ def fastest(seconds: dict[str, float], preferred: str) -> str:
     return preferred if close else best
 
 
-def region_key(clustered: Clustered, cluster: XlaCluster) -> str | None:
-    """Return a region's fingerprint for the sizes first seen; None if sizes depend on data."""
-    known = first_seen(clustered.captured.graph.graph.nodes)
+def region_key(
+    clustered: Clustered, cluster: XlaCluster, known: Mapping[sympy.Symbol, Any]
+) -> str | None:
+    """Return a region's fingerprint for sizes that are known; None if some are not."""
     symbols = cluster_symbols(cluster)
     if not symbols <= set(known):
         return None

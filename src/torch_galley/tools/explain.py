@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from torch_galley.cluster.clustered import Clustered
+from torch_galley.cluster.terms import Terms
 from torch_galley.compile.client import compile, has_device
 from torch_galley.core.errors import ToolError
 from torch_galley.core.events import Event, GraphBuilt, GraphRecut, listen
@@ -19,7 +20,7 @@ from torch_galley.pipeline import settle
 from torch_galley.run.execute import Plan
 from torch_galley.tools.measure import measure
 from torch_galley.tools.report import build
-from torch_galley.tools.report.model import Break, Compilation, Terms
+from torch_galley.tools.report.model import Break, Compilation
 from torch_galley.tools.report.optimised import compilation
 from torch_galley.tools.report.others import of_graph
 from torch_galley.tools.report.report import Report
@@ -151,4 +152,4 @@ def _measured(
     except ToolError as error:
         warnings.warn(f"not measured: {error.message}", stacklevel=4)
         return {}
-    return {c.name: Terms(c.t_ops, c.t_fused, c.t_sync) for c in costs.clusters}
+    return {c.name: c.terms for c in costs.clusters}

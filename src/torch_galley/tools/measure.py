@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch_galley.cluster.terms import Terms
 from torch_galley.core.errors import ToolError
 from torch_galley.run.device import as_torch
 from torch_galley.run.execute import Plan
@@ -24,22 +25,13 @@ from torch_galley.run.step import ClusterStep, Step
 
 @dataclass(frozen=True)
 class ClusterCost:
-    """The terms of one cluster's speed-up, in seconds."""
+    """What one cluster takes."""
 
     name: str
-    t_ops: float
-    """ΣT_op: its operations run natively one by one."""
-    t_fused: float
-    """T_fused: its executable, alone."""
-    t_sync: float
-    """T_sync: everything else that running it as a cluster costs."""
+    terms: Terms
+    """T_sync is everything that running it as a cluster costs besides its executable."""
     temporary_bytes: int
     """XLA's scratch memory for it."""
-
-    @property
-    def speedup(self) -> float:
-        """S of the seed: ΣT_op / (T_fused + T_sync)."""
-        return self.t_ops / (self.t_fused + self.t_sync)
 
 
 @dataclass(frozen=True)
@@ -53,7 +45,7 @@ class Costs:
     @property
     def overhead(self) -> float:
         """What the call costs besides computing: `around` and every T_sync."""
-        return self.around + sum(cost.t_sync for cost in self.clusters)
+        return self.around + sum(cost.terms.t_sync for cost in self.clusters)
 
 
 class _Timed:
@@ -105,9 +97,7 @@ class _Timed:
         compiled = self.step.compiled
         return ClusterCost(
             self.step.cluster.name,
-            sum(map(median, self.ops.values())),
-            median(self.fused),
-            median(self.sync),
+            Terms(sum(map(median, self.ops.values())), median(self.fused), median(self.sync)),
             compiled.scratch_bytes if compiled else 0,
         )
 

@@ -9,11 +9,11 @@ from html.parser import HTMLParser
 import pytest
 
 from torch_galley.cluster.seed import GraphOp, SeedGraph
+from torch_galley.cluster.terms import Terms
 from torch_galley.core.site import Site
 from torch_galley.tools.report import others
 from torch_galley.tools.report.deck import deck, short
 from torch_galley.tools.report.layout import GAP, layout
-from torch_galley.tools.report.model import Terms
 from torch_galley.tools.report.report import Report
 
 VOID = {"meta", "rect", "path", "br", "link", "img"}

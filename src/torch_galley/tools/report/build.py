@@ -19,6 +19,7 @@ from torch_galley.cluster.judge import Choice, forecast
 from torch_galley.cluster.operation import effective, is_operation, nbytes
 from torch_galley.cluster.rates import in_force
 from torch_galley.cluster.support import HasDevice, is_getitem, name_of
+from torch_galley.cluster.terms import Terms
 from torch_galley.core.site import module_path, site_of
 from torch_galley.lower.symbol import cluster_symbols, first_seen, mentions_symbols
 from torch_galley.run.decide import decider
@@ -30,7 +31,6 @@ from torch_galley.tools.report.model import (
     Crossing,
     Graph,
     Node,
-    Terms,
 )
 from torch_galley.tools.report.shown import duration
 
@@ -86,7 +86,7 @@ def graph(
             dataclasses.replace(
                 cluster,
                 verdict=verdicts[cluster.name],
-                predicted=Terms(told.native, told.fused, told.sync),
+                predicted=told,
                 compilation=(compilations or {}).get(cluster.name),
                 measured=(measured or {}).get(cluster.name),
             )

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_galley.cluster.report import size
+from torch_galley.cluster.terms import Terms
 from torch_galley.tools.flops import shown as flops_shown
 from torch_galley.tools.report import optimised, text, why
 from torch_galley.tools.report.deck import KINDS, deck, kind_of_reason, short
-from torch_galley.tools.report.model import Cluster, Crossing, Graph, Terms
+from torch_galley.tools.report.model import Cluster, Crossing, Graph
 from torch_galley.tools.report.shown import MINUS, TIMES, clean, counted, duration, merged, place
 
 if TYPE_CHECKING:

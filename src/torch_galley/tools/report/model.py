@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from torch_galley.cluster.terms import Terms
 from torch_galley.cluster.total import Total
 from torch_galley.core.reasons import OUTVOTED, Reason
 from torch_galley.core.site import Site
@@ -57,20 +58,6 @@ class Crossing:
     node: int
     others: tuple[str, ...]
     """Who is on the other side: clusters, native operations, "inputs", "results"."""
-
-
-@dataclass(frozen=True)
-class Terms:
-    """S = ΣT_op / (T_fused + T_sync), in seconds."""
-
-    t_ops: float
-    t_fused: float
-    t_sync: float
-
-    @property
-    def speedup(self) -> float:
-        """S."""
-        return self.t_ops / (self.t_fused + self.t_sync) if self.t_fused + self.t_sync else 1.0
 
 
 @dataclass(frozen=True)

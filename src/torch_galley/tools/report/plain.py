@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from torch_galley.tools.report.model import Blame, Cluster, Crossing, Graph, Terms, Total
+from torch_galley.tools.report.model import Blame, Cluster, Crossing, Graph, Total
 
 if TYPE_CHECKING:
     from torch_galley.tools.report.report import Report
@@ -129,8 +129,8 @@ def _cluster(graph: Graph, cluster: Cluster) -> dict[str, Any]:
         "outputs": [_crossing(graph, crossing) for crossing in cluster.outputs],
         "verdict": cluster.verdict,
         "speedup": {
-            "predicted": _terms(cluster.predicted),
-            "measured": _terms(cluster.measured),
+            "predicted": cluster.predicted.to_json() if cluster.predicted else None,
+            "measured": cluster.measured.to_json() if cluster.measured else None,
         },
         "compilation": dataclasses.asdict(cluster.compilation) if cluster.compilation else None,
     }
@@ -145,7 +145,3 @@ def _crossing(graph: Graph, crossing: Crossing) -> dict[str, Any]:
         "bytes": node.nbytes,
         "others": list(crossing.others),
     }
-
-
-def _terms(terms: Terms | None) -> dict[str, float] | None:
-    return dataclasses.asdict(terms) | {"speedup": terms.speedup} if terms else None

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from torch_galley.cluster.report import size
+from torch_galley.cluster.terms import Terms
 from torch_galley.core.site import Site
 from torch_galley.tools.flops import shown as flops_shown
 from torch_galley.tools.report import optimised, why
-from torch_galley.tools.report.model import Cluster, Crossing, Graph, Terms
+from torch_galley.tools.report.model import Cluster, Crossing, Graph
 from torch_galley.tools.report.shown import counted, duration, merged, place
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from torch_galley.cluster.judge import DOUBT
 from torch_galley.cluster.report import size
+from torch_galley.cluster.terms import DOUBT
 from torch_galley.core.errors import ToolError
 from torch_galley.tools.report.model import Blame, Graph
 from torch_galley.tools.report.shown import counted, place
