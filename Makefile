@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 help:
 	@echo "make demo    install into $(VENV), then show what galley does"
 	@echo "make test    install, then run the tests"
-	@echo "make test-browser   open the pages in Chromium: \$$GALLEY_CHROMIUM, chromium on the PATH, or playwright's"
+	@echo "make test-browser   open the pages in Chromium: \$$CHROMIUM, chromium on the PATH, or playwright's"
 	@echo "make test-long      the tests that take minutes each"
 	@echo "make check   install, then lint, format check, types, fast tests"
 	@echo "make models         measure the models of benchmarks/zoo.py, write docs/models.md"

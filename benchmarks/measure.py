@@ -119,10 +119,16 @@ def _child(name: str, calls: int, small: bool, inductor: bool) -> dict[str, Any]
         "ms": {way: round(1e3 * median, 3) for way, median in medians.items()},
         "best": best,
         "ratio": [round(x, 4) for x in (low, middle, high)],
-        "kept": sorted({f"{c['name']}: {c['kept']} ({c['by']})" for c in decided}),
+        "kept": sorted(map(_told, decided)),
         "equal": all(verdict.equal for verdict in verdicts),
         "passes": low <= LIMIT and all(verdict.equal for verdict in verdicts),
     }
+
+
+def _told(choice: dict[str, Any]) -> str:
+    """Return what was decided, and the times it was decided by."""
+    times = [f", {way} {1e3 * took:.3g} ms" for way, took in choice["seconds"].items()]
+    return f"{choice['name']}: {choice['kept']} ({choice['by']}{''.join(times)})"
 
 
 def interval(ratios: Sequence[float], times: int = 2000) -> tuple[float, float, float]:

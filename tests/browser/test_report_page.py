@@ -42,15 +42,13 @@ REPORTS = {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """GALLEY_CHROMIUM, the chromium on the PATH, or the one that playwright installed."""
-    path = os.environ.get("GALLEY_CHROMIUM") or shutil.which("chromium")
+    """CHROMIUM, the chromium on the PATH, or the one that playwright installed."""
+    path = os.environ.get("CHROMIUM") or shutil.which("chromium")
     with sync_playwright() as playwright:
         try:
             browser = playwright.chromium.launch(executable_path=path)
         except Error as error:
-            pytest.skip(
-                f"no Chromium: set GALLEY_CHROMIUM, or `playwright install chromium` ({error})"
-            )
+            pytest.skip(f"no Chromium: set CHROMIUM, or `playwright install chromium` ({error})")
         yield browser
         browser.close()
 

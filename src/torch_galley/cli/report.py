@@ -85,9 +85,23 @@ def run(args: argparse.Namespace) -> int:
 def _report(args: argparse.Namespace) -> Report:
     path = Path(args.target)
     if args.target.endswith(".json"):
+        _calls_nothing(args, "a graph")
         return others.of_seed(seed.load(path))
-    if path.is_dir() or is_bundle(path):
+    if is_bundle(path):
+        _calls_nothing(args, "a bundle")
         return Report.load(path)
+    if path.is_dir():
+        hint = "galley report TARGET --bundle DIR makes one"
+        raise ToolError(f"{path} is a folder, and no bundle", hint=hint)
     if args.measure and args.no_compile:
         raise ToolError("--measure needs the compiler", hint="leave --no-compile out")
     return called(args, compiled=not args.no_compile, measured=args.measure)
+
+
+def _calls_nothing(args: argparse.Namespace, what: str) -> None:
+    """Refuse flags that say how a model is called, where none is."""
+    flags = {"--options": args.options, "--deny": args.deny, "--no-grad": args.no_grad}
+    flags |= {"--measure": args.measure}
+    if given := [flag for flag, value in flags.items() if value]:
+        message = f"{args.target} is {what}, for which {', '.join(given)} would change nothing"
+        raise ToolError(message, hint="leave it out, or name the model")

@@ -187,12 +187,14 @@ def _parse(name: str, text: str, origin: str) -> Any:
         try:
             return int(text)
         except ValueError:
-            raise ConfigError(f"{origin}={text!r} is no whole number") from None
+            raise ConfigError(
+                f"{origin}={text!r} is no whole number", hint="such as 1000"
+            ) from None
     if isinstance(default, float):
         try:
             return float(text)
         except ValueError:
-            raise ConfigError(f"{origin}={text!r} is no number") from None
+            raise ConfigError(f"{origin}={text!r} is no number", hint="such as 1.5") from None
     if isinstance(default, tuple):
         return tuple(part.strip() for part in text.split(",") if part.strip())
     return text
@@ -215,7 +217,8 @@ def _checked(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
             value = float(value)
         wrong_type = not (isinstance(value, kind) or (default is None and value is None))
         if wrong_type or (kind is int and isinstance(value, bool)):
-            hint = f"give {'an' if kind is int else 'a'} {kind.__name__}"
+            named = {tuple: "a list", int: "an int"}.get(kind, f"a {kind.__name__}")
+            hint = f"give {named}"
             raise ConfigError(f"setting {name!r} in {origin} is {value!r}", hint=hint)
         if meta["choices"] and value not in meta["choices"]:
             choices = ", ".join(map(repr, meta["choices"]))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_galley.core.errors import ToolError
-from torch_galley.core.store import FORMAT, write_file
+from torch_galley.core.store import FORMAT, parse_json, read_bytes, write_file
 
 
 def cache_folder(cache_dir: str | None) -> Path:
@@ -54,13 +54,17 @@ class Notes:
 
     def _entries(self) -> dict[str, Any]:
         try:
-            data = json.loads(self.path.read_text("utf-8"))
+            raw = read_bytes(self.path)
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except OSError as error:
             raise ToolError(f"can't read {self.path}: {error.strerror}") from error
-        except ValueError:
-            raise ToolError(f"{self.path} is broken: no JSON", broken=True) from None
+        except ValueError as error:  # a pipe or a device, which is not ours to replace
+            raise ToolError(f"{self.path} {error}") from None
+        try:
+            data = parse_json(raw)
+        except ValueError as error:
+            raise ToolError(f"{self.path} is broken: it {error}", broken=True) from None
         if not isinstance(data, dict) or data.get("galley") != self.kind:
             raise ToolError(f"{self.path} is no file of {self.kind}")
         if data.get("format") != FORMAT:

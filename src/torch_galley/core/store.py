@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from torch_galley.core.errors import ToolError
 
 FORMAT = 1
 """Number of the file format; a reader refuses any other."""
+
+LARGEST = 1 << 28
+"""Bytes that a file may have: what is saved here has far fewer."""
 
 Value = TypeVar("Value")
 
@@ -44,6 +48,42 @@ def write_file(path: Path, content: str | bytes) -> None:
             raise
     except OSError as error:
         raise ToolError(f"can't write {path}: {error}", hint="name a folder to write in") from error
+
+
+def read_bytes(path: Path, most: int = LARGEST, *, follow: bool = True) -> bytes:
+    """Return what a plain file holds, without waiting for what may never come.
+
+    Args:
+        path: the file.
+        most: the bytes that it may have.
+        follow: whether it may be a link to the file.
+
+    Raises:
+        OSError: it can't be opened or read.
+        ValueError: it is a pipe or a device, or has more bytes; the text goes on after its name.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("is no plain file")
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"has more than {most} bytes")
+    return data
+
+
+def parse_json(data: bytes) -> Any:
+    """Return the data in a JSON file's bytes.
+
+    Raises:
+        ValueError: it is no JSON, or nested too deeply; the text goes on after the file's name.
+    """
+    try:
+        return json.loads(data.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"is no JSON: {error}") from None
 
 
 def write_record(
@@ -172,7 +212,7 @@ def read_record(folder: str | Path, kind: str) -> Record:
     """
     path = Path(folder) / f"{kind}.json"
     try:
-        data = json.loads(path.read_text("utf-8"))
+        data = parse_json(read_bytes(path))
     except OSError as error:
         raise ToolError(
             f"can't read {path}: {error.strerror}",
@@ -180,7 +220,7 @@ def read_record(folder: str | Path, kind: str) -> Record:
             file=str(path),
         ) from error
     except ValueError as error:
-        raise ToolError(f"{path}: no JSON: {error}", file=str(path)) from error
+        raise ToolError(f"{path} {error}", file=str(path)) from error
     top = Fields(path, "", data)
     if top.get("galley", str) != kind:
         raise top.wrong("galley", f"is {data['galley']!r}, not {kind!r}")

@@ -15,10 +15,8 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import re
 import shutil
-import stat
 import tempfile
 import zlib
 from collections.abc import Mapping
@@ -29,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_galley.core.errors import ToolError
-from torch_galley.core.store import Fields, write_file
+from torch_galley.core.store import Fields, read_bytes, write_file
 
 FORMAT = "galley-bundle/1"
 LARGEST = 64 << 20
@@ -102,7 +100,8 @@ def _versions() -> dict[str, str]:
 
 
 def _packed(block: Any) -> bytes:
-    return json.dumps(block, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    # As ASCII: a name may be half of a surrogate pair, which has no other encoding.
+    return json.dumps(block, allow_nan=False, separators=(",", ":")).encode()
 
 
 def _write(bundle: Bundle, folder: Path) -> Path:
@@ -213,18 +212,13 @@ def _broken(path: Path, problem: str) -> ToolError:
 def _bytes(path: Path, most: int) -> bytes:
     """Return what a plain file holds; links are not followed."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise _broken(path, "is no plain file")
-            data = file.read(most + 1)
+        return read_bytes(path, most, follow=False)
+    except ValueError as error:
+        raise _broken(path, str(error)) from error
     except OSError as error:
         link = path.is_symlink()
         problem = "is a link, which is not followed" if link else f"can't be read: {error.strerror}"
         raise _broken(path, problem) from error
-    if len(data) > most:
-        raise _broken(path, f"has more than {most} bytes")
-    return data
 
 
 def _parsed(path: Path, data: bytes) -> Any:

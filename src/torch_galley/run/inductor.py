@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._dynamo import convert_frame
 
 from torch_galley.core.events import Warned, emit
 
@@ -26,8 +27,9 @@ def by_inductor(graph: fx.GraphModule, inputs: Sequence[Any], otherwise: Execute
         node.meta = {}  # what our capture recorded; inductor records its own
     try:
         # In a thread of its own: ours is in the middle of a call of AOTAutograd's, with dispatch
-        # keys off that a capture needs.
-        with ThreadPoolExecutor(1) as thread:
+        # keys off that a capture needs. With Dynamo's lock, because FX can't trace in two threads
+        # at a time; held here, where it may be held already.
+        with convert_frame.compile_lock, ThreadPoolExecutor(1) as thread:
             compiled = thread.submit(_compile, plain, list(inputs)).result()
     except Exception as error:  # whatever a compiler that is not ours may raise
         message = f"inductor can't compile a graph, so it is not tried: {_first_line(error)}"
@@ -51,7 +53,9 @@ def _compile(graph: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
     import torch._inductor  # here: it loads a compiler that few ask for
 
     with torch.no_grad():
-        compiled: Any = torch._inductor.compile(graph, inputs)
+        # Its own random numbers would be others than eager's.
+        options = {"fallback_random": True}
+        compiled: Any = torch._inductor.compile(graph, inputs, options=options)
         compiled(*inputs)
     return compiled
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from torch_galley.cli.main import main
+from torch_galley.cluster import seed
+from torch_galley.tools.report import others
 
 GRAPH = str(Path(__file__).parents[3] / "docs" / "examples" / "seed-graph.json")
 FILE = """\
@@ -61,7 +63,7 @@ def test_without_the_compiler_and_source(file, tmp_path, capsys):
     ("arguments", "said"),
     [
         (["nowhere.json"], "nowhere.json: No such file"),
-        (["."], "manifest.json can't be read"),
+        (["."], "is a folder, and no bundle"),
         ([GRAPH, "--against", "."], "manifest.json can't be read"),
         ([GRAPH, "-o", "/dev/null/x.html"], "can't write"),
         (["m.py:f", "--measure", "--no-compile"], "--measure needs the compiler"),
@@ -80,3 +82,46 @@ def test_explain_answers_about_operations(file, capsys):
     assert json.loads(capsys.readouterr().out)["native"] == ["relu"]
     assert main([*target, "--why-not", "mm", "sum_9"]) == 2
     assert "did you mean 'sum_1'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [["--options", "fuel=3"], ["--deny", "aten.mm"], ["--measure"]])
+def test_flags_of_a_call_are_refused_where_nothing_is_called(flags, tmp_path, capsys):
+    folder = str(tmp_path / "run")
+    assert main(["report", GRAPH, "--bundle", folder]) == 0
+    for target in (GRAPH, folder):
+        assert main(["report", target, *flags]) == 2
+        assert f"{flags[0]} would change nothing" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_no_bundle(tmp_path, capsys):
+    assert main(["report", str(tmp_path)]) == 2
+    assert "is a folder, and no bundle" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["x" * 100_000, "\ud800", "a\x1b[31m\u202eb"], ids=ascii)
+def test_names_that_a_terminal_or_a_file_may_not_take(name, tmp_path, capsys):
+    graph, folder = tmp_path / "graph.json", str(tmp_path / "run")
+    ops = [{"name": name, "op_type": "add", "inputs": []}]
+    graph.write_text(json.dumps({"ops": ops, "supported": ["add"]}))
+    page = str(tmp_path / "p.html")
+    dot = str(tmp_path / "g.dot")
+    assert main(["report", str(graph), "--bundle", folder, "-o", page, "--dot", dot]) == 0
+    capsys.readouterr()
+    shown = []
+    for target in (str(graph), folder):
+        assert main(["report", target]) == 0
+        shown.append(capsys.readouterr().out)
+    assert all(c.isprintable() or c == "\n" for c in shown[0])
+    assert shown[0].split("\n", 1)[1] == shown[1].split("\n", 1)[1]
+
+
+def test_large_graphs_are_cut_once(tmp_path, monkeypatch):
+    cuts = []
+    cut = seed.clusters
+    monkeypatch.setattr(seed, "clusters", lambda graph: cuts.append(1) or cut(graph))
+    monkeypatch.setattr(others, "MOST_RECUT", 10)
+    for count in (10, 11):
+        kinds = ["add", "nms"] * 6
+        ops = [seed.GraphOp(f"v{n}", kinds[n], (f"v{n - 1}",) * (n > 0)) for n in range(count)]
+        others.of_seed(seed.SeedGraph(tuple(ops), frozenset({"add"})))
+        assert len(cuts) == {10: 2, 11: 3}[count]  # once more for nms, in the small one

@@ -88,7 +88,7 @@ def test_block_ends_after_an_error():
         ("min_cluster_size", "4", "give an int"),
         ("min_cluster_size", True, "give an int"),
         ("strict", 1, "give a bool"),
-        ("deny_ops", "aten.gelu", "give a tuple"),
+        ("deny_ops", "aten.gelu", "give a list"),
         ("dump_dir", 5, "give a str"),
     ],
 )

@@ -1,6 +1,7 @@
 """Files of what was measured: whole or not at all, whoever writes, whatever is in the way."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -9,6 +10,7 @@ import pytest
 
 from torch_galley.core.errors import ToolError
 from torch_galley.core.notes import Notes, cache_folder
+from torch_galley.core.store import read_record
 
 BROKEN = ["", "{", '{"galley": "rates", "format": 1}', '{"galley": "rates", "format": 1, "entr']
 FOREIGN = ['{"name": "mine"}', "[1, 2]", '{"galley": "decisions", "format": 1, "entries": {}}']
@@ -92,3 +94,23 @@ def test_where_the_cache_is(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_folder(None) == tmp_path / ".cache" / "torch-galley"
+
+
+def test_what_is_no_plain_file_is_told_of_at_once(file):
+    file.path.parent.mkdir()
+    os.mkfifo(file.path)
+    assert file.read() == ({}, f"{file.path} is no plain file")
+    file.path.unlink()
+    file.path.symlink_to("/dev/zero")
+    assert file.read() == ({}, f"{file.path} is no plain file")
+    with pytest.raises(ToolError, match="is no plain file"):
+        file.add({"a": 1})
+    assert file.path.is_symlink()
+
+
+def test_deep_nesting_is_told_of(file):
+    file.path.parent.mkdir()
+    file.path.write_text("[" * 200_000)
+    assert file.read() == ({}, f"{file.path} is broken: it is nested too deeply")
+    with pytest.raises(ToolError, match="nested too deeply"):
+        read_record(file.path.parent, file.path.stem)

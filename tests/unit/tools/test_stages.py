@@ -172,7 +172,7 @@ def test_nothing_to_read(tmp_path):
 
 def test_no_json(copy):
     (copy / "captured.json").write_text("{")
-    with pytest.raises(ToolError, match=r"captured\.json: no JSON"):
+    with pytest.raises(ToolError, match=r"captured\.json is no JSON"):
         Captured.load(copy)
 
 

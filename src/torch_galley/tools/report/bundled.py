@@ -28,7 +28,9 @@ MOST_EDGES = 1_000_000
 def save(report: Report, folder: str | Path) -> Path:
     """Write a report into a bundle; see Report.save."""
     there = Bundle.load(folder) if is_bundle(folder) else Bundle({})
-    return dataclasses.replace(there, blocks={**there.blocks, **blocks(report)}).save(folder)
+    made = blocks(report)
+    _read(made["overview"], made["graph"], made["source"])  # what can't be read is not written
+    return dataclasses.replace(there, blocks={**there.blocks, **made}).save(folder)
 
 
 def without_source(report: Report) -> tuple[str, tuple[Graph, ...], tuple[Break, ...]]:
@@ -101,7 +103,7 @@ def _read(
     def with_code(site: Site | None) -> Site | None:
         lines = files.get(site.file) if site else None
         code = lines.get(str(site.line)) if site and isinstance(lines, dict) else None
-        if site is None or not isinstance(code, str) or len(code) > codec.LONGEST:
+        if site is None or not isinstance(code, str):
             return site
         return dataclasses.replace(site, code=code)
 
@@ -146,6 +148,8 @@ def _problems(graph: Graph) -> Iterator[str]:
     if len({cluster.name for cluster in graph.clusters}) < len(graph.clusters):
         yield "two clusters have one name"
     for cluster in graph.clusters:
+        if not cluster.nodes:
+            yield f"cluster {cluster.name:.40} has no nodes"
         if any(not 0 <= number < len(nodes) for number in _numbers(cluster)):
             yield f"cluster {cluster.name:.40} names a node that is not there"
     wanted = sorted([*range(len(graph.clusters)), *(-1 - n for n in graph.native)])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_galley.cluster.report import size
 from torch_galley.tools.report.model import Graph, Node
-from torch_galley.tools.report.shown import counted
+from torch_galley.tools.report.shown import counted, printable
 
 if TYPE_CHECKING:
     from torch_galley.tools.report.report import Report
@@ -57,7 +57,7 @@ class Difference:
     def text(self) -> str:
         """Return the differences as a page of text."""
         lines = list(_lines(self))
-        return "\n".join(lines) if lines else "no difference"
+        return printable("\n".join(lines)) if lines else "no difference"
 
     def to_json(self) -> dict[str, Any]:
         """Return the differences as plain data."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch_galley.cluster.report import size
 from torch_galley.tools.report.model import Graph
+from torch_galley.tools.report.shown import printable
 
 if TYPE_CHECKING:
     from torch_galley.tools.report.report import Report
@@ -82,5 +83,6 @@ def _label(graph: Graph, node: int) -> str:
 
 def _quoted(text: str) -> str:
     """Return text as a string of Graphviz'."""
-    clean = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
-    return '"' + clean.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    return (
+        '"' + printable(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    )

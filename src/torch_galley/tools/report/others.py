@@ -32,6 +32,9 @@ from torch_galley.tools.report import build
 from torch_galley.tools.report.model import Blame, Cluster, Crossing, Graph, Node
 from torch_galley.tools.report.report import Report
 
+MOST_RECUT = 20_000
+"""Operations of the largest graph that is cut again for each operator XLA can't take."""
+
 
 def of_graph(module: fx.GraphModule, options: Mapping[str, Any] | None = None) -> Report:
     """Return the report of a torch.fx graph, without running it.
@@ -188,36 +191,28 @@ def _cut(graph: SeedGraph, role: str, minimum: int) -> Graph:
     for op in graph.ops:
         if op.op_type in native:
             native[op.op_type] += 1
-    blame = [
-        Blame(
-            kind,
-            NoLowering(kind).group,
-            count,
-            _total(_flipped(graph, kind), minimum),
-            _total(_flipped(graph, kind), 1),
-        )
-        for kind, count in sorted(native.items(), key=lambda item: -item[1])[: build.MOST_BLAMED]
-    ]
+    most = build.MOST_BLAMED if len(graph.ops) <= MOST_RECUT else 0
+    blame = []
+    for kind, count in sorted(native.items(), key=lambda item: -item[1])[:most]:
+        then = seed.clusters(replace(graph, supported=graph.supported | {kind}))
+        totals = (_total(graph, then, size) for size in (minimum, 1))
+        blame.append(Blame(kind, NoLowering(kind).group, count, *totals))
     made = Graph(
         role=role,
         fingerprint="",
         nodes=tuple(nodes),
         clusters=tuple(clusters),
         steps=tuple(steps),
-        total=_total(graph, minimum),
+        total=_total(graph, found, minimum),
         unavoidable=_least(nodes),
-        uncut=_total(graph, 1),
+        uncut=_total(graph, found, 1),
         blame=build.ranked(blame),
-        unblamed=max(0, len(native) - build.MOST_BLAMED),
-        what_if=tuple((size, _total(graph, size)) for size in SIZES),
+        unblamed=len(native) - len(blame),
+        what_if=tuple((size, _total(graph, found, size)) for size in SIZES),
         min_size=minimum,
         sizes_known=False,
     )
     return build.finished(made)
-
-
-def _flipped(graph: SeedGraph, kind: str) -> SeedGraph:
-    return replace(graph, supported=graph.supported | {kind})
 
 
 def _least(nodes: Sequence[Node]) -> int:
@@ -258,21 +253,22 @@ def _described(
         )
 
 
-def _total(graph: SeedGraph, minimum: int) -> Total:
-    found = [c for c in seed.clusters(graph) if not c.native and len(c.op_names) >= minimum]
+def _total(graph: SeedGraph, found: Sequence[seed.SeedCluster], minimum: int) -> Total:
+    """Return the figures of a graph that is cut so, without clusters below a size."""
+    kept = [c for c in found if not c.native and len(c.op_names) >= minimum]
     ops = {op.name: op for op in graph.ops}
     used = {name for op in graph.ops for name in op.inputs}
     tensors = 0
-    for cluster in found:
+    for cluster in kept:
         inside = set(cluster.op_names)
         given = {a for a, _ in cluster.border} | {n for n in inside if n not in used}
         taken = {i for n in inside for i in ops[n].inputs if i in ops and i not in inside}
         tensors += len(given) + len(taken)
     return Total(
-        len(found),
+        len(kept),
         len(graph.ops),
-        sum(len(c.op_names) for c in found),
+        sum(len(c.op_names) for c in kept),
         tensors,
         0,
-        sum(len(c.border) for c in found),
+        sum(len(c.border) for c in kept),
     )

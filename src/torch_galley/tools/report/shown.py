@@ -70,6 +70,18 @@ def merged(paths: Iterable[str]) -> list[str]:
     return out
 
 
+def printable(text: str) -> str:
+    """Return text with all that is invisible, steers a terminal or has no encoding spelled out.
+
+    Example:
+        >>> printable("a\\x1b[31mb")
+        'a\\\\x1b[31mb'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
 def clean(text: str, longest: int = 2000) -> str:
     """Return text safe to look at: what is invisible or turns the line around is spelled out.
 
@@ -77,5 +89,5 @@ def clean(text: str, longest: int = 2000) -> str:
         >>> clean("a\\u202eb"), clean("abcdef", 4)
         ('a\\\\u202eb', 'abc…')
     """
-    seen = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text[:longest])
+    seen = printable(text[:longest])
     return seen if len(text) <= longest else seen[: longest - 1] + "…"

@@ -13,7 +13,7 @@ from torch_galley.core.site import Site
 from torch_galley.tools.flops import shown as flops_shown
 from torch_galley.tools.report import optimised, why
 from torch_galley.tools.report.model import Cluster, Crossing, Graph
-from torch_galley.tools.report.shown import counted, duration, merged, place
+from torch_galley.tools.report.shown import counted, duration, merged, place, printable
 
 if TYPE_CHECKING:
     from torch_galley.tools.report.report import Report
@@ -29,7 +29,7 @@ def text(report: Report, limit: int | None) -> str:
         lines += ["", *_graph(graph, limit)]
     if report.breaks:
         lines += ["", *_breaks(report)]
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def headline(report: Report) -> Iterator[str]:

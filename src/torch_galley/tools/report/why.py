@@ -18,7 +18,7 @@ from torch_galley.cluster.report import size
 from torch_galley.cluster.terms import DOUBT
 from torch_galley.core.errors import ToolError
 from torch_galley.tools.report.model import Blame, Graph
-from torch_galley.tools.report.shown import counted, place
+from torch_galley.tools.report.shown import counted, place, printable
 
 _PAIRS = 200
 """Pairs of neighbouring clusters that warnings look at."""
@@ -42,7 +42,7 @@ class WhyNot:
 
     def text(self) -> str:
         """Return the answer as text."""
-        return "\n".join([self.sentence, *(f"  {line}" for line in self.lines)])
+        return printable("\n".join([self.sentence, *(f"  {line}" for line in self.lines)]))
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer as plain data."""
@@ -299,7 +299,7 @@ def explain(graphs: Iterable[Graph], name: str) -> str:
     """Return the chain of decisions about an operation; see Report.explain."""
     graph, number = _find(graphs, name)
     number = _operation(graph, graph.nodes[number].name)
-    return "\n".join(_chain(graph, number))
+    return printable("\n".join(_chain(graph, number)))
 
 
 def _chain(graph: Graph, number: int) -> Iterator[str]:
