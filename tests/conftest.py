@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +12,8 @@ import torch
 
 import torch_galley
 
+_NUMBER = itertools.count()
+
 
 @pytest.fixture(autouse=True)
 def _fresh(
@@ -18,8 +21,10 @@ def _fresh(
 ) -> Iterator[None]:
     """Force clusters of one operation, and forget captures: past eight recompiles Dynamo would
     run eagerly without a word, and eager would be tested against eager. What was measured on this
-    machine is no test's business."""
-    monkeypatch.setenv("GALLEY_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
+    machine, or by another test, is no test's business."""
+    cache = tmp_path_factory.getbasetemp() / f"cache-{next(_NUMBER)}"
+    monkeypatch.setenv("GALLEY_CACHE_DIR", str(cache))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))  # for settings made without the environment
     monkeypatch.setenv("GALLEY_DECIDE", "size")
     monkeypatch.setenv("GALLEY_MIN_CLUSTER_SIZE", "1")
     monkeypatch.setenv("GALLEY_STRICT", "1")
