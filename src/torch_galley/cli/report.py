@@ -101,7 +101,7 @@ def _report(args: argparse.Namespace) -> Report:
 def _calls_nothing(args: argparse.Namespace, what: str) -> None:
     """Refuse flags that say how a model is called, where none is."""
     flags = {"--options": args.options, "--deny": args.deny, "--no-grad": args.no_grad}
-    flags |= {"--measure": args.measure}
+    flags |= {"--measure": args.measure, "--no-compile": args.no_compile}
     if given := [flag for flag, value in flags.items() if value]:
         message = f"{args.target} is {what}, for which {', '.join(given)} would change nothing"
         raise ToolError(message, hint="leave it out, or name the model")

@@ -192,7 +192,7 @@ def _across(group: Sequence[fx.Node], outputs: Set[fx.Node]) -> list[int]:
 
 
 def groups(nodes: Sequence[fx.Node]) -> list[list[fx.Node]]:
-    """Terms XLA's fusions: which nodes are computed together.
+    """Forecast XLA's fusions: which nodes are computed together.
 
     Elementwise operations, casts and views go with what they read, if that is of this kind too,
     and end at reductions. Everything else (products, convolutions, sorts, ...) is alone.

@@ -72,14 +72,18 @@ def read_bytes(path: Path, most: int = LARGEST, *, follow: bool = True) -> bytes
     return data
 
 
-def parse_json(data: bytes) -> Any:
+def parse_json(data: bytes, **options: Any) -> Any:
     """Return the data in a JSON file's bytes.
+
+    Args:
+        data: the bytes.
+        options: what json.loads takes besides, such as parse_constant.
 
     Raises:
         ValueError: it is no JSON, or nested too deeply; the text goes on after the file's name.
     """
     try:
-        return json.loads(data.decode("utf-8"))
+        return json.loads(data.decode("utf-8"), **options)
     except RecursionError:
         raise ValueError("is nested too deeply") from None
     except ValueError as error:

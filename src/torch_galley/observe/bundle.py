@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_galley.core.errors import ToolError
-from torch_galley.core.store import Fields, read_bytes, write_file
+from torch_galley.core.store import Fields, parse_json, read_bytes, write_file
 
 FORMAT = "galley-bundle/1"
 LARGEST = 64 << 20
@@ -223,11 +223,9 @@ def _bytes(path: Path, most: int) -> bytes:
 
 def _parsed(path: Path, data: bytes) -> Any:
     try:
-        return json.loads(data.decode("utf-8"), parse_constant=_no_number)
-    except RecursionError as error:
-        raise _broken(path, "is nested too deeply") from error
+        return parse_json(data, parse_constant=_no_number)
     except ValueError as error:
-        raise _broken(path, f"is no JSON: {error}") from error
+        raise _broken(path, str(error)) from error
 
 
 def _no_number(text: str) -> Any:

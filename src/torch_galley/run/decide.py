@@ -30,6 +30,9 @@ from torch_galley.lower.driver import Argument
 from torch_galley.lower.symbol import cluster_symbols, first_seen
 from torch_galley.run.decisions import Decision, Decisions
 
+Sizes = Mapping[sympy.Symbol, Any]
+"""The sizes first seen, by symbol."""
+
 
 def decider(config: Config) -> Decide | None:
     """Return what decides of a graph's clusters; None where the model alone does."""
@@ -43,13 +46,13 @@ def decider(config: Config) -> Decide | None:
             return ()
         # Of a graph that is one cluster and no more, the graph's decision is the cluster's.
         alone = len(told) == 1 and not clustered.native
-        known = first_seen(clustered.captured.graph.graph.nodes)
+        sizes = first_seen(clustered.captured.graph.graph.nodes)
         found = [
-            choice if alone else _of_region(clustered, cluster, choice, decisions, known)
+            choice if alone else _of_region(clustered, cluster, choice, decisions, sizes)
             for cluster, choice in zip(clustered.clusters, told, strict=True)
         ]
         wanted = any(choice.by == "must_compile" for choice in told)
-        whole = None if wanted else _of_graph(clustered, rates, decisions)
+        whole = None if wanted else _of_graph(clustered, rates, decisions, sizes)
         if alone and whole is not None:  # either it is timed, or it was
             found = [replace(found[0], kept="cluster", by=whole.by)]
         return (*found, *((whole,) if whole else ()))
@@ -62,7 +65,7 @@ def _of_region(
     cluster: XlaCluster,
     told: Choice,
     decisions: Decisions,
-    sizes: Mapping[sympy.Symbol, Any],
+    sizes: Sizes,
 ) -> Choice:
     """Return what is remembered of a cluster, else that it will be timed, else the prediction."""
     config = clustered.captured.config
@@ -77,12 +80,14 @@ def _of_region(
     return told
 
 
-def _of_graph(clustered: Clustered, rates: Rates, decisions: Decisions) -> Choice | None:
+def _of_graph(
+    clustered: Clustered, rates: Rates, decisions: Decisions, sizes: Sizes
+) -> Choice | None:
     """Return what is remembered of a graph, or that it will be timed; None if neither."""
     config = clustered.captured.config
     inductor = config.native == "inductor"
     told = judge.whole(clustered, rates)
-    key = graph_key(clustered)
+    key = graph_key(clustered, sizes)
     known = decisions.get(key)
     if known is not None and known.kept in ("clusters", "eager", "inductor"):
         complete = "inductor" in (*known.seconds, *known.failed) or not inductor
@@ -114,9 +119,7 @@ def fastest(seconds: dict[str, float], preferred: str) -> str:
     return preferred if close else best
 
 
-def region_key(
-    clustered: Clustered, cluster: XlaCluster, known: Mapping[sympy.Symbol, Any]
-) -> str | None:
+def region_key(clustered: Clustered, cluster: XlaCluster, known: Sizes) -> str | None:
     """Return a region's fingerprint for sizes that are known; None if some are not."""
     symbols = cluster_symbols(cluster)
     if not symbols <= set(known):
@@ -131,11 +134,10 @@ def region_key(
     return fingerprint(program_text(cluster), arguments, border, sizes, checks, versions())
 
 
-def graph_key(clustered: Clustered) -> str:
-    """Return a graph's fingerprint, for the sizes first seen."""
+def graph_key(clustered: Clustered, known: Sizes) -> str:
+    """Return a graph's fingerprint, for sizes that are known."""
     captured = clustered.captured
     cut = [[node.name for node in cluster.nodes] for cluster in clustered.clusters]
-    known = first_seen(captured.graph.graph.nodes)
     sizes = sorted((str(symbol), value) for symbol, value in known.items())
     return fingerprint(captured.text(), cut, sizes, captured.config.check_indices, versions())
 

@@ -84,7 +84,9 @@ def test_explain_answers_about_operations(file, capsys):
     assert "did you mean 'sum_1'?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flags", [["--options", "fuel=3"], ["--deny", "aten.mm"], ["--measure"]])
+@pytest.mark.parametrize(
+    "flags", [["--options", "fuel=3"], ["--deny", "aten.mm"], ["--measure"], ["--no-compile"]]
+)
 def test_flags_of_a_call_are_refused_where_nothing_is_called(flags, tmp_path, capsys):
     folder = str(tmp_path / "run")
     assert main(["report", GRAPH, "--bundle", folder]) == 0
@@ -98,7 +100,16 @@ def test_a_folder_that_is_no_bundle(tmp_path, capsys):
     assert "is a folder, and no bundle" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["x" * 100_000, "\ud800", "a\x1b[31m\u202eb"], ids=ascii)
+def test_a_bundle_that_could_not_be_read_is_not_written(tmp_path, capsys):
+    graph, folder = tmp_path / "graph.json", tmp_path / "run"
+    ops = [{"name": "x" * 100_000, "op_type": "add", "inputs": []}]
+    graph.write_text(json.dumps({"ops": ops, "supported": ["add"]}))
+    assert main(["report", str(graph), "--bundle", str(folder)]) == 2
+    assert "has 100000 characters\n  hint: at most 65536" in capsys.readouterr().err
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\x1b[31m\u202eb"], ids=ascii)
 def test_names_that_a_terminal_or_a_file_may_not_take(name, tmp_path, capsys):
     graph, folder = tmp_path / "graph.json", str(tmp_path / "run")
     ops = [{"name": name, "op_type": "add", "inputs": []}]

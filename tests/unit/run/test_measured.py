@@ -204,7 +204,7 @@ def test_clear_cases_are_not_timed(bench):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "is broken: it is no JSON: "),
+        ("{", "is broken: it is no JSON: Expecting .*; what it said is decided anew"),
         ('{"galley": "else"}', "is no file of decisions; what (it said|was measured) is "),
     ],
 )

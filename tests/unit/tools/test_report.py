@@ -161,6 +161,7 @@ def test_without_source(cut, tmp_path):
         (lambda b: b["overview"]["graphs"][0].update(role=7), "role is 7, not a text"),
         (lambda b: b["overview"]["graphs"][0].pop("total"), "not an object with 'total'"),
         (lambda b: b.pop("source"), "has no block 'source'"),
+        (lambda b: b["overview"].update(name="x" * 70_000), "has 70000 characters"),
         (lambda b: b["overview"]["graphs"][0]["clusters"][0].update(nodes=[]), "has no nodes"),
     ],
 )

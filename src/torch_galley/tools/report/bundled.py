@@ -103,7 +103,7 @@ def _read(
     def with_code(site: Site | None) -> Site | None:
         lines = files.get(site.file) if site else None
         code = lines.get(str(site.line)) if site and isinstance(lines, dict) else None
-        if site is None or not isinstance(code, str):
+        if site is None or not isinstance(code, str) or len(code) > codec.LONGEST:
             return site
         return dataclasses.replace(site, code=code)
 

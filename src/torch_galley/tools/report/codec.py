@@ -16,6 +16,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 from torch_galley.core.errors import ToolError
 from torch_galley.core.reasons import Reason, reason_from_json
 
+LONGEST = 65_536
+"""Characters that a text may have."""
+
 
 def plain(value: Any) -> Any:
     """Return a value of the report as plain data.
@@ -87,6 +90,8 @@ def _scalar(kind: type) -> Reader:
     def scalar(data: Any, where: str) -> Any:
         right = isinstance(data, wanted) and (kind is bool or not isinstance(data, bool))
         _need(right and not (kind is float and not math.isfinite(data)), where, named, data)
+        if isinstance(data, str) and len(data) > LONGEST:
+            raise ToolError(f"{where} has {len(data)} characters", hint=f"at most {LONGEST}")
         return data
 
     return scalar

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -195,20 +195,21 @@ def _cut(graph: SeedGraph, role: str, minimum: int) -> Graph:
     blame = []
     for kind, count in sorted(native.items(), key=lambda item: -item[1])[:most]:
         then = seed.clusters(replace(graph, supported=graph.supported | {kind}))
-        totals = (_total(graph, then, size) for size in (minimum, 1))
-        blame.append(Blame(kind, NoLowering(kind).group, count, *totals))
+        total = _totals(graph, then)
+        blame.append(Blame(kind, NoLowering(kind).group, count, total(minimum), total(1)))
+    total = _totals(graph, found)
     made = Graph(
         role=role,
         fingerprint="",
         nodes=tuple(nodes),
         clusters=tuple(clusters),
         steps=tuple(steps),
-        total=_total(graph, found, minimum),
+        total=total(minimum),
         unavoidable=_least(nodes),
-        uncut=_total(graph, found, 1),
+        uncut=total(1),
         blame=build.ranked(blame),
         unblamed=len(native) - len(blame),
-        what_if=tuple((size, _total(graph, found, size)) for size in SIZES),
+        what_if=tuple((size, total(size)) for size in SIZES),
         min_size=minimum,
         sizes_known=False,
     )
@@ -253,22 +254,22 @@ def _described(
         )
 
 
-def _total(graph: SeedGraph, found: Sequence[seed.SeedCluster], minimum: int) -> Total:
-    """Return the figures of a graph that is cut so, without clusters below a size."""
-    kept = [c for c in found if not c.native and len(c.op_names) >= minimum]
+def _totals(graph: SeedGraph, found: Iterable[seed.SeedCluster]) -> Callable[[int], Total]:
+    """Return what gives the figures of a graph that is cut so, without clusters below a size."""
     ops = {op.name: op for op in graph.ops}
     used = {name for op in graph.ops for name in op.inputs}
-    tensors = 0
-    for cluster in kept:
-        inside = set(cluster.op_names)
-        given = {a for a, _ in cluster.border} | {n for n in inside if n not in used}
-        taken = {i for n in inside for i in ops[n].inputs if i in ops and i not in inside}
-        tensors += len(given) + len(taken)
-    return Total(
-        len(kept),
-        len(graph.ops),
-        sum(len(c.op_names) for c in kept),
-        tensors,
-        0,
-        sum(len(c.border) for c in kept),
-    )
+    sizes: list[tuple[int, int, int]] = []
+    """Of each cluster: operations, tensors that cross its border, edges that do."""
+    for cluster in found:
+        if not cluster.native:
+            inside = set(cluster.op_names)
+            given = {a for a, _ in cluster.border} | {n for n in inside if n not in used}
+            taken = {i for n in inside for i in ops[n].inputs if i in ops and i not in inside}
+            sizes.append((len(inside), len(given) + len(taken), len(cluster.border)))
+
+    def total(minimum: int) -> Total:
+        kept = [size for size in sizes if size[0] >= minimum]
+        inside, tensors, edges = (sum(size[n] for size in kept) for n in range(3))
+        return Total(len(kept), len(graph.ops), inside, tensors, 0, edges)
+
+    return total
