@@ -4,6 +4,8 @@ First the regions in doubt: each is timed as a cluster and natively where it sta
 the values that have come there. Then, if that is in doubt, the whole graph: with the clusters that
 are left, natively, and by inductor if the user allows it. The first call's result is that of its
 first run; the others are thrown away, and nothing with an effect is run for the sake of time.
+They run without dispatch modes: AOTAutograd has one around each first call, a check in Python that
+would make native operators seem slow, and a mode of the user's has no business with them.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
 
 from torch_galley.capture.fx import Captured
 from torch_galley.cluster.clustered import Clustered
@@ -159,7 +162,8 @@ class Measured:
         if inductor is not None:
             ways["inductor"] = inductor
         calls = {name: lambda way=way: way(list(given)) for name, way in ways.items()}
-        with self.plan.compiling_at_once(), _draws_undone(captured.graph.graph):
+        quiet = _draws_undone(captured.graph.graph)
+        with self.plan.compiling_at_once(), quiet, _disable_current_modes():
             return medians(in_turn(calls, self._clock, SECONDS))
 
 
@@ -226,7 +230,8 @@ class _Contest:
             native([_handed(value) for value in values], bindings)
 
         calls = {"cluster": cluster, "native": natively}
-        self.seconds = medians(in_turn(calls, self._clock, self._budget))
+        with _disable_current_modes():
+            self.seconds = medians(in_turn(calls, self._clock, self._budget))
         return results
 
 

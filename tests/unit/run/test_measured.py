@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import torch_galley
 from torch_galley.compile import programs
@@ -31,12 +32,15 @@ class Bench:
     """Seconds that each contender is told to take; "native 0" is that of the first cluster."""
     timed: list[list[str]] = field(default_factory=list)
     """The contenders of each contest."""
+    modes: list[Any] = field(default_factory=list)
+    """Dispatch modes that were on in any of them."""
     built: list[Any] = field(default_factory=list)
     decided: list[Any] = field(default_factory=list)
 
     def in_turn(self, calls: dict[str, Callable[[], Any]], clock: Any, seconds: float) -> Any:
         for call in calls.values():
             call()
+        self.modes += _get_current_dispatch_mode_stack()
         number = len(self.timed)
         self.timed.append(list(calls))
         return {name: [self.times.get(f"{name} {number}", self.times[name])] for name in calls}
@@ -392,6 +396,12 @@ def test_inductor_itself_runs_a_graph(bench):
     for _ in range(2):
         torch.testing.assert_close(compiled(X), parted(X))
     assert bench.kept[-1] == "inductor"
+
+
+def test_contenders_run_without_the_dispatch_modes_of_a_first_call(bench):
+    bench.compiled(parted, **DENY)(X)
+    assert bench.timed == [["cluster", "native"], ["cluster", "native"], ["clusters", "eager"]]
+    assert bench.modes == []
 
 
 def noisy(x: torch.Tensor) -> torch.Tensor:
