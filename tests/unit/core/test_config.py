@@ -140,6 +140,7 @@ def test_wrong_environment(monkeypatch, variable, text, message):
     with pytest.raises(ConfigError) as caught:
         current()
     assert caught.value.message == message
+    assert caught.value.hint
 
 
 def test_whole_numbers_are_numbers():
