@@ -2,15 +2,16 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Two processes, as two cores do best and memory allows; what is in a file shares what it compiles.
+TESTS = $(BIN)/python -m pytest tests --ignore=tests/browser -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser test-long check models architectures ops checks overhead recording bench-clusters regions measure clean
+.PHONY: help demo test test-browser check models architectures ops checks overhead recording bench-clusters regions measure clean
 
 help:
 	@echo "make demo    install into $(VENV), then show what galley does"
 	@echo "make test    install, then run the tests"
 	@echo "make test-browser   open the pages in Chromium: \$$CHROMIUM, chromium on the PATH, or playwright's"
-	@echo "make test-long      the tests that take minutes each"
 	@echo "make check   install, then lint, format check, types, fast tests"
 	@echo "make models         measure the models of benchmarks/zoo.py, write docs/models.md"
 	@echo "make architectures  compare many of transformers' with eager, write docs/architectures.md"
@@ -28,19 +29,16 @@ demo: $(VENV)/test.stamp
 	$(BIN)/galley demo
 
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest tests --ignore=tests/browser
+	$(TESTS)
 
 test-browser: $(VENV)/browser.stamp
 	$(BIN)/python -m pytest tests/browser
-
-test-long: $(VENV)/test.stamp
-	$(BIN)/python -m pytest tests --ignore=tests/browser -m long
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/pyright --pythonpath $(BIN)/python src
-	$(BIN)/python -m pytest tests --ignore=tests/browser -m "not slow and not long"
+	$(TESTS) -m "not slow"
 
 models: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.models
