@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TESTS = $(BIN)/python -m pytest tests --ignore=tests/browser -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser check models architectures ops checks overhead recording bench-clusters regions measure clean
+.PHONY: help demo test test-browser check models architectures ops gradients checks overhead recording bench-clusters regions measure clean
 
 help:
 	@echo "make demo    install into $(VENV), then show what galley does"
@@ -16,6 +16,7 @@ help:
 	@echo "make models         measure the models of benchmarks/zoo.py, write docs/models.md"
 	@echo "make architectures  compare many of transformers' with eager, write docs/architectures.md"
 	@echo "make ops            judge every operator of op_db by eager, write docs/ops.md"
+	@echo "make gradients      judge the gradients of every operator of op_db by eager, write docs/gradients.md"
 	@echo "make checks         time the checks of indices, for docs/ops.md"
 	@echo "make overhead       time a call of a tiny network against inductor's"
 	@echo "make bench-clusters compare clustering with torch's and time it, write docs/clusters.md"
@@ -48,6 +49,9 @@ architectures: $(VENV)/test.stamp
 
 ops: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.ops
+
+gradients: $(VENV)/test.stamp
+	$(BIN)/python -m benchmarks.gradients
 
 checks: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.checks --write

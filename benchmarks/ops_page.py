@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks.checks import cost
 from tests.ops.worker import ERRORS
 
 RIGHT = ("lowered", "mixed", "native")
+"""Right, and how much of it ran in XLA; a column that doesn't ask for that has "right" alone."""
 BAD = ("wrong", "error", "crash", "timeout")
-SIGN = {"lowered": "●", "mixed": "◐", "native": "○", "skipped": "·"}
+SIGN = {"right": "●", "lowered": "●", "mixed": "◐", "native": "○", "skipped": "·"}
 """What stands in the table; for what is bad, the word itself."""
 DTYPES = ("float32", "float64", "int64", "int32", "bool", "bfloat16", "complex64")
 DTYPES += ("float16", "complex128", "int16", "int8", "uint8")
+
+Row = dict[str, Any]
 
 ABOUT = """\
 Every entry of `op_db`, PyTorch's own database of operators, with its own samples, run by eager and
@@ -62,39 +65,49 @@ What the verdicts above allow, and a user should know:
 
 
 def page(results: dict[str, Any], costs: dict[str, Any]) -> str:
-    """Return the page, from what `ops.load` and `checks.load` give."""
+    """Return the page, from what `Sweep.load` and `checks.load` give."""
     rows = [row for row in results["rows"] if row["dtype"] != ERRORS]
-    facts = ", ".join(f"{key} {value}" for key, value in results["header"].items())
-    lines = ["# Operators", "", f"Written by `make ops` ({facts}).", "", ABOUT]
+    lines = ["# Operators", "", written(results), "", ABOUT]
     for part in (
-        _counts(rows),
+        counts(rows, DTYPES),
         RULES.splitlines(),
         _costs(costs),
         _errors(results["rows"]),
-        _entries(rows),
-        _native(rows),
+        entries(rows, DTYPES),
+        native(rows),
     ):
         if found := list(part):
             lines += [*found, ""]
     return "\n".join(lines)
 
 
-def _dtypes(rows: list[dict[str, Any]]) -> list[str]:
-    """Return the dtypes there are, in a fixed order."""
-    return sorted({row["dtype"] for row in rows}, key=DTYPES.index)
+def written(results: dict[str, Any]) -> str:
+    """Return the sentence that says what wrote a page."""
+    facts = dict(results["header"])
+    command = facts.pop("command", "nothing")
+    return f"Written by `{command}` ({', '.join(f'{key} {facts[key]}' for key in facts)})."
 
 
-def _counts(rows: list[dict[str, Any]]) -> Iterator[str]:
-    words = ("dtype", "entries", "right", "lowered", "●", "◐", "○", *BAD, "`·`")
+def _found(rows: list[Row], columns: Sequence[str]) -> list[str]:
+    """Return the columns that have rows."""
+    found = {row["dtype"] for row in rows}
+    return [column for column in columns if column in found]
+
+
+def counts(rows: list[Row], columns: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of the totals, a row a column of the large table."""
+    words = ("column", "entries", "right", "lowered", "●", "◐", "○", *BAD, "`·`")
     yield f"| {' | '.join(words)} |"
     yield "|---|" + "---:|" * 11
-    for dtype in _dtypes(rows):
-        of_dtype = [row for row in rows if row["dtype"] == dtype]
-        counts = Counter(row["status"] for row in of_dtype)
-        judged = len(of_dtype) - counts["skipped"]
-        right = sum(counts[status] for status in RIGHT)
-        cells = [dtype, judged, _percent(right, judged), _percent(counts["lowered"], judged)]
-        cells += [counts[status] for status in (*RIGHT, *BAD, "skipped")]
+    for column in _found(rows, columns):
+        of_column = [row for row in rows if row["dtype"] == column]
+        count = Counter(row["status"] for row in of_column)
+        judged = len(of_column) - count["skipped"]
+        right = sum(count[status] for status in (*RIGHT, "right"))
+        lowered = "" if count["right"] else _percent(count["lowered"], judged)
+        cells = [column, judged, _percent(right, judged), lowered]
+        cells += [count["lowered"] + count["right"]]
+        cells += [count[status] for status in ("mixed", "native", *BAD, "skipped")]
         yield f"| {' | '.join(map(str, cells))} |"
     cut = [row for row in rows if not row.get("whole", True)]
     yield ""
@@ -128,7 +141,7 @@ def _costs(costs: dict[str, Any]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-def _errors(rows: list[dict[str, Any]]) -> Iterator[str]:
+def _errors(rows: list[Row]) -> Iterator[str]:
     found = [row for row in rows if row["dtype"] == ERRORS]
     total = {key: sum(row.get(key, 0) for row in found) for key in ("traced", "native", "ours")}
     bad = [row for row in found if row["status"] in BAD]
@@ -146,17 +159,18 @@ def _errors(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield f"- {_name(row)}: {row['status']}, {_cell(row['reason'])}"
 
 
-def _entries(rows: list[dict[str, Any]]) -> Iterator[str]:
-    dtypes = _dtypes(rows)
+def entries(rows: list[Row], columns: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of the large table, and what is wrong in it."""
+    columns = _found(rows, columns)
     table: dict[str, dict[str, str]] = defaultdict(dict)
     for row in rows:
         table[_name(row)][row["dtype"]] = SIGN.get(row["status"], row["status"])
     yield "## Entries"
     yield ""
-    yield f"| entry | {' | '.join(dtypes)} |"
-    yield "|---|" + ":-:|" * len(dtypes)
+    yield f"| entry | {' | '.join(columns)} |"
+    yield "|---|" + ":-:|" * len(columns)
     for name, signs in sorted(table.items()):
-        yield f"| `{name}` | {' | '.join(signs.get(dtype, '') for dtype in dtypes)} |"
+        yield f"| `{name}` | {' | '.join(signs.get(column, '') for column in columns)} |"
     wrong = [row for row in rows if row["status"] in BAD]
     if wrong:
         yield ""
@@ -164,7 +178,8 @@ def _entries(rows: list[dict[str, Any]]) -> Iterator[str]:
             yield f"- {_name(row)}, {row['dtype']}: {row['status']}, {_cell(row['reason'])}"
 
 
-def _native(rows: list[dict[str, Any]]) -> Iterator[str]:
+def native(rows: list[Row]) -> Iterator[str]:
+    """Yield the lines of the reasons why something stayed native."""
     groups: dict[str, dict[str, None]] = defaultdict(dict)
     for row in rows:
         if row["status"] in ("mixed", "native"):
@@ -178,7 +193,7 @@ def _native(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield f"| {_cell(reason)} | {', '.join(names)} |"
 
 
-def _name(row: dict[str, Any]) -> str:
+def _name(row: Row) -> str:
     return f"{row['op']}.{row['variant']}" if row["variant"] else row["op"]
 
 

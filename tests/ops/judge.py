@@ -20,9 +20,11 @@ from itertools import islice
 from typing import Any
 
 import torch
+from torch._functorch._aot_autograd.descriptors import GradAOTOutput, SavedForBackwardsAOTOutput
+from torch.testing._internal.opinfo.core import BinaryUfuncInfo, UnaryUfuncInfo
 from torch.utils import _pytree as pytree
 
-from tests.ops.compare import compare, judged
+from tests.ops.compare import compare, free_indices, judged
 from tests.ops.worker import ERRORS, spread
 from torch_galley.capture.fx import Captured
 from torch_galley.core.config import Config
@@ -33,9 +35,11 @@ from torch_galley.pipeline import build
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from functorch.compile import aot_function, nop
+    from functorch.compile import aot_function, min_cut_rematerialization_partition, nop
     from torch.testing._internal.common_methods_invocations import op_db
 
+Compiler = Callable[..., Any]
+"""Makes of a graph and its example inputs a function of a list of inputs."""
 OPTIONS = {"min_cluster_size": 1, "strict": True}
 DYNAMO_SAMPLES = 2
 """How many samples of an entry are compiled with torch.compile too, in the first dtype it takes."""
@@ -61,7 +65,7 @@ class Verdict:
 
 
 @dataclass
-class _Seen:
+class Seen:
     """What the backend met over the samples of one entry."""
 
     clusters: int = 0
@@ -72,7 +76,7 @@ class _Seen:
         """Return of each reason whether it is of a kind."""
         return [isinstance(reason, kind) for reason in self.reasons.values()]
 
-    def add(self, other: _Seen) -> None:
+    def add(self, other: Seen) -> None:
         """Take in what was met elsewhere, less the views and constants that computed nothing."""
         self.clusters += other.clusters
         kept = {t: r for t, r in other.reasons.items() if not isinstance(r, TooSmall)}
@@ -86,7 +90,7 @@ def entries(names: Iterable[str] | None = None) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class _Sample:
+class Sample:
     """One sample of an entry, ready to be run."""
 
     op: Any
@@ -97,29 +101,68 @@ class _Sample:
     tensors: list[torch.Tensor]
     expected: list[Any]
     """What eager gives."""
+    pointwise: bool
+    """Whether an element of a result hangs on one element of each argument."""
 
     def compared(self, actual: Sequence[Any]) -> str:
         """Return what is wrong with our results, "" if nothing is."""
-        eager = partial(_run, self.call)
-        return judged(self.op, self.sample, eager, self.tensors, self.expected, actual)
+        free = free_indices(self.op, self.sample, self.expected, actual)
+        eager = partial(run, self.call)
+        return judged(eager, self.tensors, self.expected, actual, free, self.pointwise)
 
-    def copied(self) -> _Sample:
+    def copied(self) -> Sample:
         """Return it with a copy of each result behind the operator."""
-        call = self.call
+        return replace(self, call=copying(self.call))
 
-        def copies(*given: torch.Tensor) -> Any:
-            return pytree.tree_map_only(torch.Tensor, torch.clone, call(*given))
+    @staticmethod
+    def compiled(samples: Sequence[Any], backend: Compiler) -> Callable[..., Any]:
+        """Return a function of all tensors of some samples, compiled as one graph."""
 
-        return replace(self, call=copies)
+        def call(*given: torch.Tensor) -> Any:
+            rest = iter(given)
+            return [sample.call(*islice(rest, len(sample.tensors))) for sample in samples]
+
+        return captured(call, backend)
+
+    def through_dynamo(self, **options: Any) -> Callable[..., Any]:
+        """Return the function of its tensors as torch.compile makes it."""
+        return torch.compile(self.call, **options)
+
+
+def copying(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that copies each of its results."""
+    return lambda *given: pytree.tree_map_only(torch.Tensor, torch.clone, call(*given))
 
 
 def judge(op: Any, dtype: torch.dtype, limit: int | None = None, dynamo: bool = False) -> Verdict:
     """Judge an entry in a dtype by `limit` of its samples; `dynamo`: with torch.compile too."""
-    seen, count, status, detail = _Seen(), 0, "", ""
+    name = str(dtype).removeprefix("torch.")
+    return judge_samples(op, op.sample_inputs("cpu", dtype), name, _prepared, limit, dynamo)
+
+
+def judge_samples(
+    op: Any,
+    samples: Iterable[Any],
+    name: str,
+    prepare: Callable[[Any, Any, int], Sample | None],
+    limit: int | None = None,
+    dynamo: bool = False,
+) -> Verdict:
+    """Judge an entry by `limit` of its samples.
+
+    Args:
+        op: the entry.
+        samples: what op_db gives for it.
+        name: of the verdict's column, such as a dtype.
+        prepare: makes of the entry, a sample and its number what is run; None to leave it out.
+        limit: how many samples, evenly spread; None for all.
+        dynamo: run the first ones through torch.compile, too.
+    """
+    seen, count, status, detail = Seen(), 0, "", ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        samples = list(op.sample_inputs("cpu", dtype, requires_grad=False))
-        ready = (_prepared(op, sample, n) for n, sample in spread(samples, limit))
+        samples = list(samples)
+        ready = (prepare(op, sample, n) for n, sample in spread(samples, limit))
         while not status and (batch := list(islice(ready, BATCH))):
             runs = [sample for sample in batch if sample is not None]
             together = _together(runs, seen)
@@ -140,22 +183,22 @@ def judge(op: Any, dtype: torch.dtype, limit: int | None = None, dynamo: bool = 
         detail = "; ".join(sorted(seen.reasons))
         if status == "native" and not detail:
             detail = "computes no tensor"
-    name = str(dtype).removeprefix("torch.")
     return Verdict(op.name, op.variant_test_name, name, status, detail, count, whole)
 
 
-def _prepared(op: Any, sample: Any, number: int) -> _Sample | None:
+def _prepared(op: Any, sample: Any, number: int) -> Sample | None:
     """Return a sample with what eager gives for it, None if eager doesn't take it."""
-    call, tensors = _function(op, sample)
+    call, tensors = function_of(op, sample)
     try:
-        expected, views = _run(call, tensors), _gives_views(call, tensors)
+        expected, views = run(call, tensors), gives_views(call, tensors)
     except Exception:  # the entry's own matter: not for this dtype, or wants other conditions
         return None
-    prepared = _Sample(op, sample, number, call, tensors, expected)
+    pointwise = isinstance(op, UnaryUfuncInfo | BinaryUfuncInfo)
+    prepared = Sample(op, sample, number, call, tensors, expected, pointwise)
     return prepared.copied() if views or not tensors else prepared
 
 
-def _function(op: Any, sample: Any) -> tuple[Callable[..., Any], list[torch.Tensor]]:
+def function_of(op: Any, sample: Any) -> tuple[Callable[..., Any], list[torch.Tensor]]:
     """Return the operator as a function of a sample's tensors, and these."""
     leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
@@ -170,7 +213,7 @@ def _function(op: Any, sample: Any) -> tuple[Callable[..., Any], list[torch.Tens
     return call, [leaves[i] for i in places]
 
 
-def _gives_views(call: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> bool:
+def gives_views(call: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> bool:
     """Whether a result shares memory with an argument or another result."""
     with torch.no_grad():
         given = [tensor.detach().clone() for tensor in tensors]
@@ -182,17 +225,12 @@ def _gives_views(call: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> b
     return any(memory.count(pointer) > 1 for pointer in ours) or any(x._is_view() for x in found)
 
 
-def _together(samples: Sequence[_Sample], seen: _Seen) -> bool:
+def _together(samples: Sequence[Sample], seen: Seen) -> bool:
     """Run samples in one graph, which is quicker; False: run each alone, to see what is wrong."""
-    own = _Seen()
-
-    def call(*given: torch.Tensor) -> Any:
-        rest = iter(given)
-        return [sample.call(*islice(rest, len(sample.tensors))) for sample in samples]
-
+    own = Seen()
     tensors = [tensor for sample in samples for tensor in sample.tensors]
     try:
-        results = iter(_run(_captured(call, _backend(own)), tensors))
+        results = iter(run(samples[0].compiled(samples, backend_of(own)), tensors))
     except Exception:
         return False
     if any(own.met(Random)) or any(own.met(TooSmall)):
@@ -204,33 +242,33 @@ def _together(samples: Sequence[_Sample], seen: _Seen) -> bool:
     return True
 
 
-def _alone(sample: _Sample, seen: _Seen) -> tuple[str, str]:
+def _alone(sample: Sample, seen: Seen) -> tuple[str, str]:
     """Run one sample both ways; an empty status means all is well."""
-    own = _Seen()
+    own = Seen()
     try:
-        actual = _run(_captured(sample.call, _backend(own)), sample.tensors)
+        actual = run(sample.compiled([sample], backend_of(own)), sample.tensors)
     except Exception as error:
         if own.error is not None or isinstance(error, GalleyError):
-            return "error", _line(own.error or error)
+            return "error", line(own.error or error)
         # torch itself can't trace it. With torch.compile it's left to eager at a graph break.
         seen.reasons[f"torch can't trace it: {type(error).__name__}"] = None
         return _through_dynamo(sample)
     if own.reasons and not own.clusters and all(own.met(TooSmall)):
         return _alone(sample.copied(), seen)
     if any(own.met(Random)):  # capture may draw in another order
-        wanted = _run(_captured(sample.call, nop), sample.tensors)
+        wanted = run(sample.compiled([sample], nop), sample.tensors)
         sample = replace(sample, expected=wanted)
     seen.add(own)
     difference = sample.compared(actual)
     return ("wrong", difference) if difference else ("", "")
 
 
-def _through_dynamo(sample: _Sample) -> tuple[str, str]:
+def _through_dynamo(sample: Sample) -> tuple[str, str]:
     """Run one sample through torch.compile; what it does alike without us is not ours."""
 
     def compiled(**backend: Any) -> list[Any]:
         torch._dynamo.reset()
-        return _run(torch.compile(sample.call, **backend), sample.tensors)
+        return run(sample.through_dynamo(**backend), sample.tensors)
 
     try:
         actual = compiled(backend="galley", options=OPTIONS)
@@ -238,56 +276,74 @@ def _through_dynamo(sample: _Sample) -> tuple[str, str]:
         if not detail or not compare(compiled(backend="aot_eager"), actual, frozenset()):
             return "", ""
     except Exception as error:
-        status, detail = "error", _line(error)
+        status, detail = "error", line(error)
         try:
             compiled(backend="aot_eager")
         except Exception as alone:
-            if _line(alone) == detail:
+            if line(alone) == detail:
                 return "", ""
     finally:
         torch._dynamo.reset()
     return status, f"torch.compile: {detail}"
 
 
-def _line(error: BaseException) -> str:
+def line(error: BaseException) -> str:
+    """Return an error's first line."""
     text = str(error).strip()
     return f"{type(error).__name__}: {text.splitlines()[0][:200] if text else ''}"
 
 
-def _run(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> list[Any]:
+def run(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> list[Any]:
+    """Return all results of a function of some tensors, which it gets copies of."""
     torch.manual_seed(0)
     with torch.no_grad():
         copies = [tensor.detach().clone() for tensor in tensors]
         return pytree.tree_leaves(function(*copies))
 
 
-def _captured(call: Callable[..., Any], backend: Any) -> Callable[..., Any]:
-    table = decompositions()
-    return aot_function(call, fw_compiler=backend, inference_compiler=backend, decompositions=table)
+def captured(call: Callable[..., Any], backend: Compiler) -> Callable[..., Any]:
+    """Return a function captured and split as capture.functional does, without Dynamo."""
+    return aot_function(
+        call,
+        fw_compiler=backend,
+        bw_compiler=backend,
+        inference_compiler=backend,
+        decompositions=decompositions(),
+        partition_fn=min_cut_rematerialization_partition,
+    )
 
 
-def _backend(seen: _Seen, strict: bool = True) -> Callable[..., Any]:
+def backend_of(seen: Seen, strict: bool = True) -> Compiler:
+    """Return what compiles a graph and notes in `seen` what it met."""
+
     def compile_part(graph: torch.fx.GraphModule, _inputs: Any) -> Callable[[list[Any]], Any]:
         try:
             config = Config(min_cluster_size=1, strict=strict)
-            plan = build(Captured(graph, "inference", config))
+            plan = build(Captured(graph, "inference", config, _visible(graph)))
         except Exception as error:
             seen.error = error
             raise
         seen.clusters += len(plan.clustered.clusters)
         seen.reasons |= {str(reason): reason for reason in plan.clustered.native.values()}
 
-        def run(inputs: list[Any]) -> Any:
+        def execute(inputs: list[Any]) -> Any:
             try:
                 return plan(inputs)
             except Exception as error:
                 seen.error = error
                 raise
 
-        run._boxed_call = True  # type: ignore[attr-defined]
-        return run
+        execute._boxed_call = True  # type: ignore[attr-defined]
+        return execute
 
     return compile_part
+
+
+def _visible(graph: torch.fx.GraphModule) -> int:
+    """Return how many of a graph's results its user sees: no gradients, nothing saved for them."""
+    (output,) = (node for node in graph.graph.nodes if node.op == "output")
+    hidden = (SavedForBackwardsAOTOutput, GradAOTOutput)
+    return sum(not isinstance(desc, hidden) for desc in output.meta["desc"])
 
 
 @dataclass
@@ -317,20 +373,20 @@ def judge_errors(op: Any) -> Refusals:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for number, case in enumerate(op.error_inputs("cpu")):
-            call, tensors = _function(op, case.sample_input)
+            call, tensors = function_of(op, case.sample_input)
             wanted = _raised(call, tensors)
             if wanted is None:
                 continue  # it refuses only what we don't compare, such as a bad out=
-            seen = _Seen()
-            error = _raised(_captured(call, _backend(seen, strict=False)), tensors)
+            seen = Seen()
+            error = _raised(captured(call, backend_of(seen, strict=False)), tensors)
             if error is not None and seen.error is None:
                 found.traced += 1
             elif not isinstance(error, type(wanted)):
-                if not isinstance(_raised(_captured(call, nop), tensors), type(wanted)):
+                if not isinstance(_raised(captured(call, nop), tensors), type(wanted)):
                     found.traced += 1
                     continue
-                told = "no error" if error is None else _line(error)
-                bad.append(f"error input {number}: {told}, not {_line(wanted)}")
+                told = "no error" if error is None else line(error)
+                bad.append(f"error input {number}: {told}, not {line(wanted)}")
             elif re.match(r"\w+: ", str(error)):
                 found.ours += 1
             else:
@@ -344,7 +400,7 @@ def judge_errors(op: Any) -> Refusals:
 
 def _raised(function: Callable[..., Any], tensors: Any) -> BaseException | None:
     try:
-        _run(function, tensors)
+        run(function, tensors)
     except Exception as error:
         return error
     return None

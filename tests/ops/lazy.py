@@ -18,10 +18,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.testing._internal.opinfo.core import BinaryUfuncInfo, UnaryUfuncInfo
 from torch.utils import _pytree as pytree
 
 import torch_galley
-from tests.ops.compare import UNWRITTEN, compare, judged
+from tests.ops.compare import UNWRITTEN, compare, free_indices, judged
 from tests.ops.worker import ERRORS, Worker, answer, spread, tasks
 from torch_galley.core.errors import GalleyError
 
@@ -39,7 +40,7 @@ def judge(op: Any, dtype: torch.dtype, limit: int | None = None) -> tuple[str, s
     samples = op.sample_inputs("cpu", dtype, requires_grad=False)
     for number, sample in spread(samples, limit):
         for variant in filter(None, (op.op, op.inplace_variant)):
-            call, tensors = _prepared(variant, sample)
+            call, tensors = function_of(variant, sample)
             try:
                 expected = _run(call, tensors, "cpu")
             except Exception:
@@ -61,7 +62,7 @@ def judge_errors(op: Any) -> tuple[str, str]:
     """Judge an entry by its error inputs: right if we raise eager's type of exception."""
     status = "skipped"
     for number, case in enumerate(op.error_inputs("cpu")):
-        call, tensors = _prepared(op.op, case.sample_input)
+        call, tensors = function_of(op.op, case.sample_input)
         wanted, given = _raised(call, tensors, "cpu"), _raised(call, tensors, "xla")
         if wanted is None:
             continue
@@ -72,7 +73,7 @@ def judge_errors(op: Any) -> tuple[str, str]:
     return status, ""
 
 
-def _prepared(function: Call, sample: Any) -> tuple[Call, list[torch.Tensor]]:
+def function_of(function: Call, sample: Any) -> tuple[Call, list[torch.Tensor]]:
     """Return a function of a device and of a sample's tensors, and these."""
     leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
@@ -97,7 +98,9 @@ def _difference(op: Any, sample: Any, call: Call, tensors: Any, expected: Any, a
     def eager(given: Sequence[torch.Tensor]) -> list[Any]:
         return _run(call, given, "cpu")[0]
 
-    difference = judged(op, sample, eager, tensors, want, got)
+    free = free_indices(op, sample, want, got)
+    pointwise = isinstance(op, UnaryUfuncInfo | BinaryUfuncInfo)
+    difference = judged(eager, tensors, want, got, free, pointwise)
     if op.name in UNWRITTEN:  # what an empty tensor's argument holds is as open
         return difference
     written = compare(want_given, got_given, frozenset())

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import torch_galley
-from benchmarks import checks, ops, ops_page
+from benchmarks import ops, ops_page, sweep
 from tests.ops import lazy
 from tests.ops.judge import compare, entries, judge, judge_errors
 from tests.ops.xfails import REQUIRED, XFAILS
@@ -47,22 +47,22 @@ def test_refuses_what_eager_refuses(name):
 
 
 def test_the_page_is_made_of_the_json():
-    results = ops.load()
-    assert ops.JSON.read_text("utf-8") == ops.text(results)
-    assert ops.PAGE.read_text("utf-8") == ops_page.page(results, checks.load())
+    results = ops.SWEEP.load()
+    assert ops.SWEEP.json.read_text("utf-8") == sweep.text(results)
+    assert ops.SWEEP.json.with_suffix(".md").read_text("utf-8") == ops.SWEEP.page(results)
 
 
 def test_nothing_on_the_page_is_wrong_without_a_reason():
-    rows = [row for row in ops.load()["rows"] if row["status"] in ops_page.BAD]
+    rows = [row for row in ops.SWEEP.load()["rows"] if row["status"] in ops_page.BAD]
     assert {(row["op"], row["variant"], row["dtype"]) for row in rows} == set(XFAILS)
     assert [row for row in rows if row["dtype"] in REQUIRED] == []
 
 
 def test_a_worker_that_dies_takes_only_its_task_along():
-    child = ops.child_for(limit=1, patience=60)
-    verdict = ops.asked(child, ("no such operator", "", "float32"))
+    child = ops.SWEEP.child(limit=1, patience=60)
+    verdict = sweep.asked(child, ("no such operator", "", "float32"))
     assert (verdict["op"], verdict["status"]) == ("no such operator", "crash")
-    assert ops.asked(child, ("neg", "", "int64"))["status"] == "lowered"
+    assert sweep.asked(child, ("neg", "", "int64"))["status"] == "lowered"
     child.close()
 
 

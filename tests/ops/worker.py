@@ -15,22 +15,33 @@ ERRORS = "error inputs"
 TASKS_A_WORKER = 150
 """A worker is renewed after so many, since torch and XLA keep memory."""
 Task = tuple[str, str, str]
-"""An operator, its variant, and a dtype or ERRORS."""
+"""An operator, its variant, and a column: a dtype, or ERRORS."""
 
 
-def tasks(dtypes: Iterable[str], only: Sequence[str] | None = None) -> Iterator[Task]:
-    """Yield the tasks in some dtypes, of all operators or of those with some names."""
+def takes(op: Any, dtype: str) -> bool:
+    """Whether an entry takes a dtype, or has error inputs."""
     import torch  # here, as below: only what computes pays for it
 
+    if dtype == ERRORS:
+        return op.error_inputs_func is not None
+    return op.supports_dtype(getattr(torch, dtype), "cpu")
+
+
+def tasks(
+    columns: Iterable[str],
+    only: Sequence[str] | None = None,
+    takes: Callable[[Any, str], bool] = takes,
+) -> Iterator[Task]:
+    """Yield the tasks in some columns, of all operators or of those with some names that have it.
+
+    A column is a dtype or ERRORS, unless `takes` says what others mean.
+    """
     from tests.ops.judge import entries
 
-    for dtype in dtypes:
+    for column in columns:
         for op in entries(only):
-            if dtype == ERRORS:
-                if op.error_inputs_func is not None:
-                    yield op.name, op.variant_test_name, dtype
-            elif op.supports_dtype(getattr(torch, dtype), "cpu"):
-                yield op.name, op.variant_test_name, dtype
+            if takes(op, column):
+                yield op.name, op.variant_test_name, column
 
 
 def spread(samples: Iterable[Any], limit: int | None) -> list[tuple[int, Any]]:

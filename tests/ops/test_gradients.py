@@ -1,0 +1,64 @@
+"""A fixed fraction of op_db's gradients, judged against eager; `make gradients` does them all."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks import ops_page
+from benchmarks.gradients_page import COLUMNS
+from tests.ops import gradient
+from tests.ops.compare import compare
+from tests.ops.judge import entries
+from torch_galley.compile.programs import executables
+from torch_galley.ops import registry
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+STEP = 97
+"""Every so many of the entries in these columns is judged here."""
+TASKS = [
+    pytest.param(op, column, id=f"{op.name}-{op.variant_test_name or 'plain'}-{column}")
+    for column in COLUMNS
+    for op in entries()
+    if gradient.takes(op, column)
+][::STEP]
+
+
+@pytest.mark.parametrize(("op", "column"), TASKS)
+def test_gives_the_gradients_that_eager_gives(op, column):
+    verdict = gradient.judge(op, column, limit=2)
+    assert verdict.status in (*ops_page.RIGHT, "right", "skipped"), verdict
+
+
+@pytest.mark.parametrize("column", COLUMNS[:4])
+@pytest.mark.parametrize("name", ["mul", "softmax", "gather"])
+def test_runs_in_xla_alone(name, column):
+    verdict = gradient.judge(entries([name])[0], column, limit=2)
+    assert verdict.status in ("lowered", "right"), verdict
+
+
+# The judge itself
+
+
+@pytest.mark.parametrize("column", COLUMNS[:4])
+def test_judge_sees_a_wrong_gradient(monkeypatch, column):
+    right = registry.lookup(torch.ops.aten.sigmoid_backward.default)
+    wrong = registry.Lowering(right.overload, lambda grad, out: grad * out)
+    monkeypatch.setitem(registry._table, right.overload, wrong)
+    executables().clear()  # one made by the right lowering would be found again
+    verdict = gradient.judge(entries(["sigmoid"])[0], column, limit=1)
+    executables().clear()
+    assert verdict.status == "wrong", verdict
+
+
+def test_judge_names_what_stays_native():
+    verdict = gradient.judge(entries(["linalg.svd"])[0], "float32", limit=1)
+    assert verdict.status == "mixed"
+    assert "aten._linalg_svd" in verdict.reason
+
+
+@pytest.mark.parametrize(("expected", "actual"), [(None, torch.ones(1)), (torch.ones(1), None)])
+def test_a_gradient_that_only_one_has_is_a_difference(expected, actual):
+    assert compare([expected], [actual], frozenset())
+    assert compare([expected], [expected], frozenset()) == ""
