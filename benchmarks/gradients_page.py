@@ -22,8 +22,8 @@ cotangents. As for [the operators](ops.md), eager in double precision decides wh
 
 - `float32` and `float64`: compiled. AOTAutograd captures a forward and a backward graph, as
   `torch.compile` does, and all of both goes to XLA where it can (`min_cluster_size=1`).
-- `lazy`: autograd on the `xla` device. A verdict there is right or not: what ran natively is that
-  operator's own matter.
+- `lazy`: autograd on the `xla` device. A verdict there is right, or refused by a named error where
+  the device has no such tensors (sparse ones), or wrong.
 - `2nd`: the second order, where `op_db` says that there is one: the gradients of the gradients,
   those of the cotangents included. `torch.compile` can't differentiate its backward graph, so
   what is compiled is a function that asks for both by `torch.autograd.grad`, as one graph.

@@ -36,6 +36,7 @@ from tests.ops.judge import (
 )
 from tests.ops.lazy import function_of
 from tests.ops.worker import spread
+from torch_galley.core.errors import GalleyError
 
 Call = Callable[..., Any]
 
@@ -212,7 +213,7 @@ def _twice_differentiable(
 def _judge_lazy(op: Any, samples: Any, column: str, prepare: Call, limit: int | None) -> Verdict:
     """Judge by what plain autograd gives on the device.
 
-    The status is right, wrong, error or skipped.
+    The status is right, wrong, error, refused (by a named error of ours) or skipped.
     """
     torch_galley.device()
     count, status, detail = 0, "", ""
@@ -238,6 +239,8 @@ def _on_device(ready: Sample) -> tuple[str, str]:
     try:
         actual = run(ready.call, [tensor.to("xla") for tensor in ready.tensors])
         actual = [x.cpu() if isinstance(x, torch.Tensor) else x for x in actual]
+    except GalleyError as error:
+        return "refused", line(error)
     except Exception as error:
         return "error", line(error)
     difference = ready.compared(actual)

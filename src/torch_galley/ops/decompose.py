@@ -93,9 +93,6 @@ _IN_ITS_FORMAT = [
 ]
 """Operators that keep their argument's memory format in eager, and not in torch's rewriting."""
 
-_BEYOND_CORE = [aten.grid_sampler_2d]
-"""Rewritings that torch has but does not count as core, and that help us."""
-
 _KEEP = [
     # torch's own rewriting would materialise what the whole operator need not.
 ]
@@ -106,7 +103,6 @@ _KEEP = [
 def _candidates() -> dict[Any, Callable[..., Any]]:
     table = dict(core_aten_decompositions())
     table.pop(aten.bernoulli.p, None)
-    table.update(get_decompositions(_BEYOND_CORE))
     table.update({op: _in_its_format(table[op]) for op in _IN_ITS_FORMAT})
     linspaces = get_decompositions([aten.linspace])
     table.update({op: _in_floats(rule) for op, rule in linspaces.items()})

@@ -31,6 +31,7 @@ from torch_galley.ops.aten import (
     sort,
     special,
     strided,
+    upsample,
 )
 
 __all__ = [
@@ -64,4 +65,5 @@ __all__ = [
     "sort",
     "special",
     "strided",
+    "upsample",
 ]

@@ -19,6 +19,10 @@ from torch_galley.ops.registry import lowers, rows
 aten = torch.ops.aten
 
 
+def _outside(grad, x, limit):
+    return jnp.where((x >= -limit) & (x <= limit), 0, grad)
+
+
 rows(
     (aten.relu.default, lambda self: jnp.where(self < 0, 0, self)),  # keeps NaN and -0.0
     (aten.sigmoid.default, either(lax.logistic, complex_math.sigmoid)),
@@ -27,6 +31,8 @@ rows(
     (aten.silu.default, jax.nn.silu),
     (aten.leaky_relu.default, lambda x, slope=0.01: jnp.where(x > 0, x, x * slope)),
     (aten.threshold.default, lambda x, limit, value: jnp.where(x <= limit, number(value, x), x)),
+    (aten.hardshrink_backward.default, _outside),
+    (aten.softshrink_backward.default, _outside),
     (aten.threshold_backward.default, lambda grad, x, limit: jnp.where(x <= limit, 0, grad)),
 )
 
@@ -34,6 +40,13 @@ rows(
 @lowers(aten.leaky_relu_backward.default, promotes=True)
 def leaky_relu_backward(grad_output, self, negative_slope, self_is_result):
     return jnp.where(self > 0, grad_output, grad_output * negative_slope)
+
+
+@lowers(aten.rrelu_with_noise_backward.default, promotes=True)
+def rrelu_with_noise_backward(grad_output, self, noise, lower, upper, training, self_is_result):
+    if training and upper - lower > 1e-6:
+        return grad_output * noise
+    return leaky_relu_backward(grad_output, self, (lower + upper) / 2, self_is_result)
 
 
 @lowers(aten.silu_backward.default)

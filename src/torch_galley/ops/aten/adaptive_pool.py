@@ -113,9 +113,15 @@ def _max_backward(grad, x, indices, rank):
     return flat.reshape(x.shape).astype(x.dtype)
 
 
+def _fractional_backward(grad_output, self, kernel_size, output_size, indices):
+    return _max_backward(grad_output, self, indices, len(output_size))
+
+
 rows(
     (aten._adaptive_avg_pool2d_backward.default, partial(_backward, rank=2)),
     (aten._adaptive_avg_pool3d_backward.default, partial(_backward, rank=3)),
     (aten.adaptive_max_pool2d_backward.default, partial(_max_backward, rank=2)),
     (aten.adaptive_max_pool3d_backward.default, partial(_max_backward, rank=3)),
+    (aten.fractional_max_pool2d_backward.default, _fractional_backward),
+    (aten.fractional_max_pool3d_backward.default, _fractional_backward),
 )

@@ -114,6 +114,91 @@ def embedding_bag_forward_only(
     return out, bag, jnp.pad(sizes, (0, offsets.shape[0] - sizes.shape[0])), aux
 
 
+# The gradients of bags.
+
+
+def _dense_bags(*args, **kwargs) -> Reason | None:
+    return ArgumentForm("embedding_bag", "its gradient is sparse") if args[9] else None
+
+
+@lowers(aten._embedding_bag_backward.default, when=_dense_bags)
+def embedding_bag_backward(
+    grad,
+    indices,
+    offsets,
+    offset2bag,
+    bag_size,
+    maximum_indices,
+    num_weights,
+    scale_grad_by_freq,
+    mode,
+    sparse,
+    per_sample_weights,
+    padding_idx=-1,
+):
+    return embedding_bag_dense_backward(
+        grad,
+        indices,
+        _bags(indices, offsets, offset2bag),
+        bag_size,
+        maximum_indices,
+        num_weights,
+        scale_grad_by_freq,
+        mode,
+        per_sample_weights,
+        padding_idx,
+    )
+
+
+def _bags(indices, offsets, offset2bag):
+    """Return the bag of each position, which eager's fast path has not kept."""
+    if offset2bag.size:
+        return offset2bag
+    places = jnp.arange(indices.shape[0], dtype=offsets.dtype)
+    return jnp.searchsorted(offsets, places, side="right") - 1
+
+
+@lowers(aten._embedding_bag_dense_backward.default)
+def embedding_bag_dense_backward(
+    grad,
+    indices,
+    offset2bag,
+    bag_size,
+    maximum_indices,
+    num_weights,
+    scale_grad_by_freq,
+    mode,
+    per_sample_weights,
+    padding_idx=-1,
+):
+    given = wide(grad)
+    found = jnp.zeros((num_weights, grad.shape[1]), given.dtype)
+    if mode == _MAX:  # past the end: dropped
+        source = jnp.where(bag_size[:, None] == 0, num_weights, maximum_indices)
+        columns = jnp.arange(grad.shape[1])[None]
+        return found.at[source, columns].add(given, mode="drop").astype(grad.dtype)
+    rows = given.at[offset2bag].get(mode="clip")
+    if per_sample_weights is not None:
+        rows = rows * wide(per_sample_weights)[:, None]
+    if scale_grad_by_freq:
+        count = jnp.zeros(num_weights, rows.dtype).at[indices].add(1, mode="drop")
+        rows = rows / count.at[indices].get(mode="clip")[:, None]
+    if mode == _MEAN:
+        rows = rows / bag_size.at[offset2bag].get(mode="clip")[:, None].astype(rows.dtype)
+    if padding_idx >= 0:
+        indices = jnp.where(indices == padding_idx, num_weights, indices)
+    return found.at[indices].add(rows, mode="drop").astype(grad.dtype)
+
+
+@lowers(aten._embedding_bag_per_sample_weights_backward.default)
+def embedding_bag_per_sample_weights_backward(
+    grad, weight, indices, offsets, offset2bag, mode, padding_idx=-1
+):
+    bags = _bags(indices, offsets, offset2bag)
+    dot = (wide(grad).at[bags].get(mode="clip") * wide(_rows(weight, indices))).sum(1)
+    return jnp.where((indices == padding_idx) & (padding_idx >= 0), 0, dot).astype(grad.dtype)
+
+
 def _greatest(rows, indices, target, bags):
     """Return each bag's column-wise maximum (0 for an empty one) and the row it came from."""
     lowest = jnp.full((bags, rows.shape[1]), -jnp.inf, rows.dtype)

@@ -1,4 +1,4 @@
-"""Negative log likelihood, of rows and of images."""
+"""Negative log likelihood, of rows and of images, and the gradients of losses with a margin."""
 
 from __future__ import annotations
 
@@ -53,3 +53,44 @@ def nll_loss_backward(grad_output, self, target, weight, reduction, ignore_index
     classes = jax.lax.broadcasted_iota(target.dtype, x.shape, axis)
     chosen = classes == jnp.expand_dims(target, axis)
     return jnp.where(chosen, jnp.expand_dims(grad, axis), 0).astype(self.dtype)
+
+
+def _share(grad_output, reduction, x):
+    """Return each row's gradient, a column: that of a mean over the elements of a row."""
+    grad = wide(grad_output) / max(x.shape[1], 1)
+    if reduction == _MEAN:
+        grad = grad / max(x.shape[0], 1)
+    return jnp.broadcast_to(grad, x.shape[:1])[:, None]
+
+
+@lowers(aten.multi_margin_loss_backward.default)
+def multi_margin_loss_backward(grad_output, self, target, p, margin, weight=None, reduction=_MEAN):
+    x = wide(self).reshape(-1, self.shape[-1])
+    target = target.reshape(-1)
+    classes = x.shape[1]
+    good = (target >= 0) & (target < classes)
+    require(good, target, RuntimeError, f"target {{value}} is out of bounds for {classes} classes")
+    target = target[:, None]
+    mine = jax.lax.broadcasted_iota(target.dtype, x.shape, 1) == target
+    over = margin - jnp.take_along_axis(x, target, 1, mode="clip") + x
+    slope = jnp.ones_like(x) if p == 1 else 2 * over
+    if weight is not None:
+        slope = slope * wide(weight).at[target].get(mode="clip")
+    slope = jnp.where((over > 0) & ~mine, slope * _share(grad_output, reduction, x), 0)
+    slope = jnp.where(mine, -slope.sum(1, keepdims=True), slope)
+    return slope.reshape(self.shape).astype(self.dtype)
+
+
+@lowers(aten.multilabel_margin_loss_backward.default)
+def multilabel_margin_loss_backward(grad_output, self, target, reduction, is_target):
+    x = wide(self).reshape(-1, self.shape[-1])
+    target = target.reshape(x.shape)
+    counts = jnp.cumsum(target < 0, 1) == 0  # up to the first -1
+    place = jnp.where(counts, target, 0)
+    over = 1 - jnp.take_along_axis(x, place, 1, mode="clip")[:, :, None] + x[:, None, :]
+    other = (is_target.reshape(x.shape) == 0)[:, None, :] & counts[:, :, None]
+    share = _share(grad_output, reduction, x)
+    slope = jnp.where((over > 0) & other, share[:, :, None], 0)  # rows, labels, classes
+    rows = jnp.arange(x.shape[0])[:, None]
+    found = slope.sum(1).at[rows, place].add(-slope.sum(2), mode="drop")
+    return found.reshape(self.shape).astype(self.dtype)

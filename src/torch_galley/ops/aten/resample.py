@@ -58,19 +58,38 @@ def _floating(self, *unused, **unnamed) -> Reason | None:
     return None
 
 
+def _matrices(shape, radius, filtering, output_size, align_corners, scales, dtype):
+    """Return the matrices of weights of both dimensions."""
+    return [
+        jnp.asarray(_weights(size, out, radius, filtering, align_corners, scale), dtype)
+        for size, out, scale in zip(shape[-2:], output_size, scales, strict=True)
+    ]
+
+
 def _resampled(radius: int, shape: Filter):
     def lowering(self, output_size, align_corners, scales_h=None, scales_w=None):
         x = wide(self)
-        down, across = (
-            jnp.asarray(_weights(size, out, radius, shape, align_corners, scale), x.dtype)
-            for size, out, scale in zip(
-                self.shape[-2:], output_size, (scales_h, scales_w), strict=True
-            )
+        scales = (scales_h, scales_w)
+        down, across = _matrices(
+            x.shape, radius, shape, output_size, align_corners, scales, x.dtype
         )
         return product(down, product(x, across.T)).astype(self.dtype)
 
     return lowering
 
 
+def _backward(radius: int, shape: Filter):
+    def lowering(grad_output, output_size, input_size, align_corners, scales_h=None, scales_w=None):
+        grad, scales = wide(grad_output), (scales_h, scales_w)
+        down, across = _matrices(
+            input_size, radius, shape, output_size, align_corners, scales, grad.dtype
+        )
+        return product(down.T, product(grad, across)).astype(grad_output.dtype)
+
+    return lowering
+
+
 lowers(aten._upsample_bilinear2d_aa.default, when=_floating)(_resampled(1, _triangle))
 lowers(aten._upsample_bicubic2d_aa.default, when=_floating)(_resampled(2, _cubic))
+lowers(aten._upsample_bilinear2d_aa_backward.default)(_backward(1, _triangle))
+lowers(aten._upsample_bicubic2d_aa_backward.default)(_backward(2, _cubic))
