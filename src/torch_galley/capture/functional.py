@@ -27,8 +27,9 @@ def capture(
     Source: torch._functorch.aot_autograd.
     """
     # Here, so that `import torch_galley` does not pay for Dynamo.
-    from functorch.compile import min_cut_rematerialization_partition
     from torch._dynamo.backends.common import aot_autograd
+
+    from torch_galley.capture.split import split
 
     def compiler(role: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         def compile_part(part: fx.GraphModule, _inputs: Sequence[Any]) -> Any:
@@ -44,7 +45,7 @@ def capture(
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
         decompositions=decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=split,
     )
     return backend(graph, list(example_inputs))
 

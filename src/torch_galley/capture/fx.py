@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -122,3 +123,10 @@ def is_view(overload: Any) -> bool:
     return bool(returns) and any(
         r.alias_info is not None and not r.alias_info.is_write for r in returns
     )
+
+
+def is_view_node(node: fx.Node) -> bool:
+    """Whether a node's memory is its first argument's: a view, or one of a view's outputs."""
+    if node.target is operator.getitem:
+        return isinstance(node.args[0], fx.Node) and is_view(node.args[0].target)
+    return is_view(node.target)

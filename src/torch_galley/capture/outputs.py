@@ -10,13 +10,12 @@ are views of the graph's *inputs* are replayed by AOTAutograd.)
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 
 import torch
 from torch import fx
 
-from torch_galley.capture.fx import Captured, is_view
+from torch_galley.capture.fx import Captured, is_view_node
 
 SHARES_MEMORY = "galley_shares_memory"
 """Marks, in a node's meta, a view that must be run natively."""
@@ -40,7 +39,7 @@ def replay_views(captured: Captured) -> None:
                 replayed[result] = _replay(graph, result, replayed)
     output.args = (fx.map_arg(output.args[0], lambda node: replayed.get(node, node)),)
     for node in reversed(list(graph.nodes)):  # the views that were replayed, unless still needed
-        if _is_view_node(node) and not node.users:
+        if is_view_node(node) and not node.users:
             graph.erase_node(node)
 
 
@@ -55,23 +54,16 @@ def _has_gaps(node: fx.Node) -> bool:
     return 1 + sum((size - 1) * stride for size, stride in pairs) != val.numel()
 
 
-def _is_view_node(node: fx.Node) -> bool:
-    """Whether a node's memory is its first argument's: a view, or one of a view's outputs."""
-    if node.target is operator.getitem:
-        return isinstance(node.args[0], fx.Node) and is_view(node.args[0].target)
-    return is_view(node.target)
-
-
 def _base(node: fx.Node) -> fx.Node:
     """Return the node whose memory this one shows; itself for inputs and computed tensors."""
-    while _is_view_node(node) and isinstance(node.args[0], fx.Node):
+    while is_view_node(node) and isinstance(node.args[0], fx.Node):
         node = node.args[0]
     return node
 
 
 def _replay(graph: fx.Graph, node: fx.Node, done: dict[fx.Node, fx.Node]) -> fx.Node:
     """Copy the chain of views that ends in `node`, up to what it is a view of."""
-    if not _is_view_node(node):
+    if not is_view_node(node):
         return node
     if node not in done:
         source = node.args[0]
