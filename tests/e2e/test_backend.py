@@ -230,6 +230,13 @@ def test_a_dump_holds_every_stage(galley, tmp_path):
     assert "test_backend.py" in (cluster / "sites.json").read_text()
 
 
+@pytest.mark.parametrize("function", [lambda x: (x * 3).sin(), lambda x: x.view(-1)])
+def test_a_dump_folder_that_cannot_be_is_an_error(galley, tmp_path, function):
+    (tmp_path / "file").touch()
+    with pytest.raises(BackendCompilerFailed, match=r"ToolError: can't write .*file/dump"):
+        galley(function, options={"dump_dir": str(tmp_path / "file" / "dump")})(torch.ones(3))
+
+
 def test_no_warning_on_a_plain_compile(galley):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextvars
 import subprocess
 import sys
+import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -130,6 +135,40 @@ def test_a_parameter_bound_anew_between_calls(galley):
             model.load_state_dict({name: t * 2 for name, t in model.state_dict().items()})
             torch.testing.assert_close(compiled(IDS), model(IDS))
     assert executions() == 9
+
+
+def test_a_replaced_parameter_is_let_go(galley):
+    model = nn.Linear(300, 300)
+    compiled, x = galley(model), torch.randn(2, 300)
+    for _ in range(2):
+        compiled(x)
+    memory = np.random.default_rng(0).standard_normal((300, 300), np.float32)
+    gone = weakref.ref(memory)
+    model.weight = nn.Parameter(torch.from_numpy(memory))
+    del memory
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), model(x))
+    assert gone() is not None
+    model.weight = nn.Parameter(torch.randn(300, 300))
+    assert gone() is None
+    torch.testing.assert_close(compiled(x), model(x))
+    assert executions() == 5
+
+
+def test_a_thread_is_handed_the_settings(galley):
+    def native_operators(*, handed: bool) -> float:
+        function, x = galley(lambda x: (x * 3).sin()), torch.ones(3)
+        torch._dynamo.reset()
+        torch_galley.reset_metrics()
+        with torch_galley.config(deny_ops=["aten.sin"]):
+            target = partial(contextvars.copy_context().run, function) if handed else function
+            thread = threading.Thread(target=target, args=(x,))
+            thread.start()
+            thread.join()
+        return torch_galley.metrics()["native_ops"]
+
+    assert native_operators(handed=True) == 1
+    assert native_operators(handed=False) == 0
 
 
 def test_a_forked_child_runs_natively() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,9 @@ from torch._guards import TracingContext
 
 from torch_galley.capture.fx import PARAMETER, Captured
 from torch_galley.core.config import Config
+from torch_galley.core.errors import CaptureError
+from torch_galley.core.events import Warned, emit
+from torch_galley.core.site import site_of
 from torch_galley.ops.decompose import decompositions
 
 Executor = Callable[[Captured], Callable[[list[Any]], Sequence[Any]]]
@@ -25,11 +29,20 @@ def capture(
     AOTAutograd removes mutation and views (replaying them around our function), decomposes what
     we have no lowering for, and traces the backward graph if a gradient may be asked for.
     Source: torch._functorch.aot_autograd.
+
+    A graph that gives an input other memory is returned as it is, with a warning: eager runs it.
+
+    Raises:
+        CaptureError: the setting `require_full` is on, and eager would have to run the graph.
     """
+    moved = _moved_input(graph)
+    if moved is not None:
+        _run_natively(moved, config)
+        return graph.forward
     # Here, so that `import torch_galley` does not pay for Dynamo.
     from torch._dynamo.backends.common import aot_autograd
 
-    from torch_galley.capture.split import split
+    from torch_galley.capture.split import split  # it imports torch's partitioner
 
     def compiler(role: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         def compile_part(part: fx.GraphModule, _inputs: Sequence[Any]) -> Any:
@@ -48,6 +61,38 @@ def capture(
         partition_fn=split,
     )
     return backend(graph, list(example_inputs))
+
+
+def _moved_input(graph: fx.GraphModule) -> fx.Node | None:
+    """Return what gives an input of the graph other memory, as `x.data = y` does, if anything.
+
+    AOTAutograd refuses that, but for graphs that may write their inputs.
+    """
+    for part in graph.modules():
+        if not isinstance(part, fx.GraphModule):
+            continue
+        for node in part.graph.nodes:
+            name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+            given = node.args[0] if name == "set_" and node.args else None
+            if isinstance(given, fx.Node) and given.op == "placeholder":
+                return node
+    return None
+
+
+def _run_natively(moved: fx.Node, config: Config) -> None:
+    """Warn that eager runs a graph, and why.
+
+    Raises:
+        CaptureError: the setting `require_full` is on.
+    """
+    site = site_of(moved.meta)
+    message = "`.data =` or set_ gives an input of the graph other memory"
+    hint = "write the values, with copy_, or do it outside of the compiled function"
+    if config.require_full:
+        raise CaptureError(f"{message}, and eager has to run it", site=site, hint=hint)
+    message += (f" at {site}" if site else "") + f", and so it runs natively: {hint}"
+    emit(Warned(message))
+    warnings.warn(message, stacklevel=2)
 
 
 def _mark_parameters(part: fx.GraphModule, example_inputs: Sequence[Any]) -> None:

@@ -4,8 +4,9 @@ A cluster gives each of its results memory of its own, densely packed. So `y = x
 y.view(-1)` would return two tensors that no longer see each other's writes, and `return y[:, :3]`
 one of other strides than eager's. Where two results go back to one computed tensor, or a result's
 memory has gaps, the views between the computed tensor and the result are copied to the end of the
-graph and marked to stay native; the computed tensor becomes the cluster's result. (Results that
-are views of the graph's *inputs* are replayed by AOTAutograd.)
+graph and marked to stay native; the computed tensor becomes the cluster's result. So are the views
+between an input and a result: AOTAutograd replays most of them itself, but not, for example,
+`x.unbind(0)[1]` where x requires a gradient; and no view of an input is worth a copy of it.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ def replay_views(captured: Captured) -> None:
     replayed: dict[fx.Node, fx.Node] = {}
     with graph.inserting_before(output):
         for result in visible:
-            shows = count[_base(result)] > 1 or _has_gaps(result)
-            if shows and _base(result) is not result and not result.meta.get(SHARES_MEMORY):
+            base = _base(result)
+            shows = count[base] > 1 or base.op == "placeholder" or _has_gaps(result)
+            if shows and base is not result and not result.meta.get(SHARES_MEMORY):
                 replayed[result] = _replay(graph, result, replayed)
     output.args = (fx.map_arg(output.args[0], lambda node: replayed.get(node, node)),)
     for node in reversed(list(graph.nodes)):  # the views that were replayed, unless still needed

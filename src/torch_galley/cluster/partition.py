@@ -28,6 +28,7 @@ from torch_galley.core.reasons import (
     Constant,
     GroupNative,
     Reason,
+    SharedMemory,
 )
 from torch_galley.core.site import site_of
 
@@ -66,7 +67,7 @@ def partition(
     reasons = [
         None if n.name in assumed else reason for n, reason in zip(first, reasons, strict=True)
     ]
-    if config.require_full and any(reasons):
+    if config.require_full and any(map(_counts, reasons)):
         raise _not_full(first, reasons)
     supported = [reason is None for reason in reasons]
     limits = Limits(atoms.devices(), scopes(first, config), config.max_cluster_size or None)
@@ -146,11 +147,16 @@ def _together(
     return [set(group) for group in found]
 
 
+def _counts(reason: Reason | None) -> bool:
+    """Whether it is work that `require_full` wants in XLA: to show memory is none."""
+    return reason is not None and not isinstance(reason, SharedMemory)
+
+
 def _not_full(nodes: Sequence[fx.Node], reasons: Sequence[Reason | None]) -> ClusterError:
     lines = [
         f"  {node.name}: {reason}" + (f" at {site}" if (site := site_of(node.meta)) else "")
         for node, reason in zip(nodes, reasons, strict=True)
-        if reason is not None
+        if reason is not None and _counts(reason)
     ]
     message = f"{len(lines)} of {len(nodes)} operations would run natively:"
     return ClusterError("\n".join([message, *lines]), hint="turn require_full off to run them so")

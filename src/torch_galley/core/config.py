@@ -112,7 +112,8 @@ class Config:
         -1, "Operations of a graph, the first ones, that XLA may have; -1 for all.", minimum=-1
     )
     require_full: bool = _setting(
-        False, "Raise, listing them, if any operation would run natively."
+        False,
+        "Raise, listing them, if any operation would run natively; a result that is a view may.",
     )
     dry_run: bool = _setting(
         False, "Cut graphs and report, but compile nothing: everything runs natively."
@@ -297,6 +298,9 @@ def setting(name: str) -> Any:
 @contextlib.contextmanager
 def config(**settings: Any) -> Iterator[Config]:
     """Change settings for the graphs captured inside the `with` block.
+
+    As with torch.no_grad, a thread that is started inside has the settings of the environment. To
+    hand these on, start it with `target=contextvars.copy_context().run, args=(function,)`.
 
     Example:
         >>> with config(min_cluster_size=1) as now:

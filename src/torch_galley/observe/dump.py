@@ -6,10 +6,12 @@ Switched on by the setting `dump_dir`. Each file is written under a temporary na
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_galley.core.events import ClusterCompiled, Event, listen
+from torch_galley.core.errors import ToolError
+from torch_galley.core.events import ClusterCompiled, Event, GraphBuilt, listen
 from torch_galley.core.store import write_file
 
 if TYPE_CHECKING:
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
 
 
 def _on_event(event: Event) -> None:
+    if isinstance(event, GraphBuilt):
+        folder = event.plan.clustered.captured.config.dump_dir
+        if folder is not None:
+            _check(Path(folder))
     if isinstance(event, ClusterCompiled):
         folder = event.compiled.lowered.config.dump_dir
         if folder is not None:
@@ -24,6 +30,20 @@ def _on_event(event: Event) -> None:
 
 
 listen(_on_event)
+
+
+def _check(folder: Path) -> None:
+    """Tell of a folder that can't be written now: there may be nothing to compile.
+
+    Raises:
+        ToolError: it can't be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        message = f"can't write to dump_dir {str(folder)!r}: {error}"
+        raise ToolError(message, hint="name a folder to write in") from error
 
 
 def dump(compiled: Compiled, folder: str) -> Path:

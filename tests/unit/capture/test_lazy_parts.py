@@ -28,6 +28,20 @@ def test_recurrent_layers(cell: type[nn.RNNBase], xla: torch.device) -> None:
     both(program, xla)
 
 
+@pytest.mark.parametrize("where", [2, [1, 4], [4, 1, 9]])
+def test_tensor_split_where_a_tensor_says(where: object, xla: torch.device) -> None:
+    def program(dev: torch.device) -> tuple[torch.Tensor, ...]:
+        x = torch.arange(12.0).reshape(6, 2).to(dev).requires_grad_()
+        parts = x.tensor_split(torch.tensor(where).to(dev))
+        parts[1].sum().backward()
+        assert x.grad is not None
+        return *(part.detach() for part in parts), x.grad
+
+    both(program, xla)
+    with pytest.raises(RuntimeError, match="to have dtype of long, but got Float"):
+        torch.ones(4, device=xla).tensor_split(torch.ones(1, device=xla))
+
+
 def test_autocast(xla: torch.device) -> None:
     def program(dev: torch.device) -> tuple[torch.Tensor, ...]:
         torch.manual_seed(0)

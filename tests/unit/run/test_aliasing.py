@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._dynamo.exc import BackendCompilerFailed
 
 import torch_galley
 from torch_galley.core.spec import XLA_DTYPE
@@ -168,6 +169,44 @@ def test_results_that_share_memory_in_eager_share_it_here(galley):
     for got, want in zip(given, wanted, strict=True):
         assert torch.equal(got, want)
         assert got.stride() == want.stride()
+
+
+@pytest.mark.parametrize(
+    "view",
+    [lambda x: x.unbind(0)[1], lambda x: x.chunk(2, 1)[1].t(), lambda x: x.split([1, 3])[1]],
+    ids=["unbind", "chunk", "split"],
+)
+def test_a_view_of_an_input_that_requires_a_gradient(galley, view):
+    x = torch.randn(4, 4, requires_grad=True)
+    compiled = galley(lambda x: (view(x), x.sin()), options={"require_full": True})
+    given, wanted = compiled(x)[0], view(x)
+    assert (given._is_view(), given.stride()) == (True, wanted.stride())
+    given.square().sum().backward()
+    assert torch.equal(x.grad, torch.autograd.grad(wanted.square().sum(), x)[0])
+    with torch.no_grad():
+        x.add_(1)
+    assert torch.equal(given, view(x))
+    assert torch_galley.metrics()["executions"] == 2
+
+
+def test_an_input_that_is_given_other_memory(galley):
+    def function(x, y):
+        x.data = y.detach() * 2
+        return (x * y).sum()
+
+    results = []
+    for run in (galley(function, fullgraph=True), function):
+        x, y = torch.ones(3, requires_grad=True), torch.arange(3.0, requires_grad=True)
+        if run is function:
+            result = run(x, y)
+        else:
+            with pytest.warns(UserWarning, match=r"at .*test_aliasing.* runs natively: write"):
+                result = run(x, y)
+        result.backward()
+        results.append((result, x, x.grad, y.grad))
+    torch.testing.assert_close(*results)
+    with pytest.raises(BackendCompilerFailed, match=r"CaptureError: .*other memory"):
+        galley(function, options={"require_full": True})(x, y)
 
 
 def test_a_lone_view_stays_in_the_cluster(galley):

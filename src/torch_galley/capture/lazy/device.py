@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.backend_registration import rename_privateuse1_backend
 
-from torch_galley.capture.lazy import autocast, dispatch, files, rnn
+from torch_galley.capture.lazy import autocast, composite, dispatch, files
 from torch_galley.capture.lazy.flush import Executor, after_fork, use_executor
 from torch_galley.capture.lazy.module import Module, patch_torch
 from torch_galley.core.errors import CaptureError, ConfigError
@@ -62,7 +62,7 @@ def register(executor: Executor) -> None:
     # jax warns at each fork; what it warns of, XLA in the child, is an error of ours.
     warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
     _kept.extend([module, hook, guard])
-    _kept.extend([*dispatch.install(), *autocast.install(), *rnn.install(), *_refuse()])
+    _kept.extend([*dispatch.install(), *autocast.install(), *composite.install(), *_refuse()])
     _kept.extend(files.patch_torch())
 
 
