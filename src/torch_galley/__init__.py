@@ -16,6 +16,7 @@ from torch_galley.core.versions import check_versions as _check_versions
 from torch_galley.observe.metrics import metrics, metrics_report, reset_metrics
 
 if _TYPE_CHECKING:
+    from torch_galley.ops.own import lowers
     from torch_galley.tools.explain import explain, report
     from torch_galley.tools.stages import stages
 
@@ -28,6 +29,7 @@ __all__ = [
     "explain",
     "hlo",
     "jit",
+    "lowers",
     "metrics",
     "metrics_report",
     "report",
@@ -37,11 +39,12 @@ __all__ = [
 ]
 
 _LAZY = {
+    "lowers": "torch_galley.ops.own",
     "explain": "torch_galley.tools.explain",
     "report": "torch_galley.tools.explain",
     "stages": "torch_galley.tools.stages",
 }
-"""Where the tools are, which are imported at first use: they need torch and jax."""
+"""What is imported at first use: it needs torch, some of it jax."""
 
 
 def __getattr__(name: str) -> _Any:

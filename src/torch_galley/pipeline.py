@@ -80,8 +80,13 @@ def _lowerable(
 def _with_failure(
     captured: Captured, failed: Mapping[str, Reason], error: LoweringError
 ) -> Mapping[str, Reason]:
-    """Return `failed` with the node that could not be lowered, and tell; raise under `strict`."""
-    if captured.config.strict or error.facts["node"] in failed:
+    """Return `failed` with the node that could not be lowered, and tell.
+
+    Raises:
+        LoweringError: under `strict`, and where the lowering is the user's own: that is not
+            something we don't support but a mistake, which it would not help to hide.
+    """
+    if captured.config.strict or error.facts.get("users") or error.facts["node"] in failed:
         raise error
     message = f"{error.facts['op']} runs natively: {error}"
     emit(Warned(message))
@@ -89,9 +94,9 @@ def _with_failure(
     return {**failed, error.facts["node"]: LoweringFailed(error.facts["op"], error.message)}
 
 
-def _recut(clustered: Clustered, error: LoweringError) -> Clustered:
-    captured = clustered.captured
-    return _cut(captured, _with_failure(captured, clustered.failed, error))
+def _recut(clustered: Clustered, error: LoweringError | None) -> Clustered:
+    captured, failed = clustered.captured, clustered.failed
+    return _cut(captured, _with_failure(captured, failed, error) if error else failed)
 
 
 def _cut(captured: Captured, failed: Mapping[str, Reason]) -> Clustered:

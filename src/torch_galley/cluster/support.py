@@ -15,7 +15,7 @@ from torch_galley.capture.outputs import SHARES_MEMORY
 from torch_galley.core import reasons
 from torch_galley.core.reasons import Reason
 from torch_galley.core.spec import XLA_DTYPE
-from torch_galley.ops.registry import lookup
+from torch_galley.ops.registry import is_torchs, lookup, writes
 
 HasDevice = Callable[[torch.device], bool]
 """Whether jax has the counterpart of a torch device."""
@@ -29,11 +29,11 @@ def support(node: fx.Node, has_device: HasDevice) -> Reason | None:
     target = node.target
     name = name_of(target)
     if not isinstance(target, OpOverload):
+        if (written := _functionalised(node)) is not None:
+            return reasons.WritesArguments(name_of(written))
         kind = "higher-order operator" if isinstance(target, HigherOrderOperator) else "function"
         return reasons.NoLowering(f"{kind} {name}")
-    if any(
-        arg.alias_info is not None and arg.alias_info.is_write for arg in target._schema.arguments
-    ):
+    if writes(target):
         return reasons.SideEffect(name)
     if draws(target):
         return reasons.Random(name)
@@ -46,7 +46,8 @@ def support(node: fx.Node, has_device: HasDevice) -> Reason | None:
         dynamic = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
         if dynamic & set(target.tags):
             return reasons.DataDependentShape(name)
-        return reasons.NoLowering(name)
+        kind = reasons.NoLowering if is_torchs(target.namespace) else reasons.OwnOperator
+        return kind(name)
     for value in _values(node):
         if reason := _tensor_support(value, has_device):
             return reason
@@ -56,6 +57,13 @@ def support(node: fx.Node, has_device: HasDevice) -> Reason | None:
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda arg: arg.meta.get("val"))
         return lowering.when(*args, **kwargs)
     return None
+
+
+def _functionalised(node: fx.Node) -> OpOverload | None:
+    """Return the writing operator of a user's that torch has wrapped to make a function of it."""
+    wraps = name_of(node.target) in ("auto_functionalized", "auto_functionalized_v2")
+    inner = node.args[0] if wraps and node.args else None
+    return inner if isinstance(inner, OpOverload) else None
 
 
 def draws(target: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch_galley.cluster.clustered import XlaCluster
 from torch_galley.compile.cache import CacheKey
 from torch_galley.lower.driver import Argument
 from torch_galley.lower.symbol import Bindings
+from torch_galley.ops.registry import revision, users_lowering
 
 
 def program_text(cluster: XlaCluster) -> str:
@@ -38,6 +39,17 @@ def program_text(cluster: XlaCluster) -> str:
         lines.append(f"{number[node]}: {kind} = {node.target}({', '.join(parts)})")
     results = [f"{number[n]} {list(n.meta['val'].stride())}" for n in cluster.outputs]
     return "\n".join([*lines, f"return {', '.join(results)}"])
+
+
+def lowerings(cluster: XlaCluster) -> tuple[int, ...]:
+    """Return what numbers the users' lowerings in a cluster have, in the order of its nodes."""
+    return tuple(number for node in cluster.nodes if (number := revision(node.target)))
+
+
+def digests(nodes: Iterable[fx.Node]) -> list[str]:
+    """Return what stands for the users' lowerings among nodes on a disk, by their sources."""
+    found = (users_lowering(node.target) for node in nodes)
+    return [lowering.digest for lowering in found if lowering]
 
 
 def key_of(

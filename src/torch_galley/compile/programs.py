@@ -13,7 +13,7 @@ from torch_galley.compile.background import Background
 from torch_galley.compile.cache import CacheKey, ExecutableCache
 from torch_galley.compile.client import Build, Compiled, compile, start_client
 from torch_galley.compile.engine import engine
-from torch_galley.compile.key import key_of, program_text
+from torch_galley.compile.key import key_of, lowerings, program_text
 from torch_galley.core.config import current
 from torch_galley.core.lock import fork_safe_lock
 from torch_galley.lower.driver import Argument, lower, platform_of
@@ -63,8 +63,9 @@ class Programs:
         self, cluster: XlaCluster, arguments: Sequence[Argument], bindings: Bindings
     ) -> CacheKey:
         """Return the key of the executable for a cluster and given inputs."""
-        # A dump is part of the key: an executable that is there already would write none.
-        settings = (self.config.check_indices, self.config.dump_dir)
+        # A dump is part of the key: an executable that is there already would write none. So is
+        # what a user's lowering is by now: the same name may mean another function.
+        settings = (self.config.check_indices, self.config.dump_dir, lowerings(cluster))
         return key_of(self._texts[cluster.name], arguments, bindings, settings)
 
     def find(self, key: CacheKey) -> Compiled | None:

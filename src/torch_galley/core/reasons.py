@@ -42,6 +42,30 @@ class NoLowering(Reason):
 
 
 @dataclass(frozen=True)
+class OwnOperator(Reason):
+    """An operator that is not torch's own, and that nobody has told how XLA computes it."""
+
+    op: str
+    sentence = "no lowering for {op}: torch_galley.lowers takes one, see docs/extending.md"
+
+    @property
+    def group(self) -> str:
+        return "no lowering for an own operator: torch_galley.lowers takes one, docs/extending.md"
+
+
+@dataclass(frozen=True)
+class WritesArguments(Reason):
+    """An operator, not torch's own, that writes its arguments: what it does is not known."""
+
+    op: str
+    sentence = "{op} writes its arguments: XLA takes one that returns them, see docs/extending.md"
+
+    @property
+    def group(self) -> str:
+        return "writes its arguments: XLA takes one that returns them, docs/extending.md"
+
+
+@dataclass(frozen=True)
 class DeniedByUser(Reason):
     """A setting keeps this operator out of XLA."""
 

@@ -34,6 +34,7 @@ from torch_galley.lower.symbol import Bindings, value_of
 from torch_galley.ops.aten.cast import number
 from torch_galley.ops.check import Check, Checks, collecting
 from torch_galley.ops.half import kept_rounded
+from torch_galley.ops.own import failed
 from torch_galley.ops.registry import lookup
 
 
@@ -243,7 +244,7 @@ def _node(
     except LoweringError:
         raise
     except Exception as error:
-        raise _failure(node, f"{type(error).__name__}: {error}") from error
+        raise _failure(node, error) from error
     return _checked(node, value, bindings)
 
 
@@ -277,6 +278,8 @@ def _checked(node: fx.Node, value: Any, bindings: Bindings) -> Any:
     wanted = node.meta["val"]
     pairs = [(wanted, value)]
     if isinstance(wanted, tuple | list):
+        if not isinstance(value, tuple | list):
+            raise _failure(node, f"gave one {type(value).__name__}, recorded {len(wanted)} results")
         if len(wanted) != len(value):
             raise _failure(node, f"gave {len(value)} results, recorded {len(wanted)}")
         pairs = list(zip(wanted, value, strict=True))
@@ -284,11 +287,20 @@ def _checked(node: fx.Node, value: Any, bindings: Bindings) -> Any:
         if not isinstance(want, torch.Tensor):
             continue
         spec = TensorSpec(tuple(value_of(size, bindings) for size in want.shape), want.dtype)
+        if not hasattr(got, "shape") or not hasattr(got, "dtype"):
+            raise _failure(node, f"gave a {type(got).__name__}, recorded {spec}")
         if tuple(got.shape) != spec.shape or got.dtype.name != XLA_DTYPE[spec.dtype]:
             raise _failure(node, f"gave {got.dtype.name}{list(got.shape)}, recorded {spec}")
     return value
 
 
-def _failure(node: fx.Node, what: str) -> LoweringError:
+def _failure(node: fx.Node, what: Exception | str) -> LoweringError:
+    lowering, facts = lookup(node.target), {"site": site_of(node.meta), "node": node.name}
+    if lowering is not None and lowering.revision:
+        if isinstance(what, str):
+            what = f"it {what.replace('recorded', 'and the fake rule says')}"
+        return failed(lowering.overload, lowering.function, what, **facts)
+    if isinstance(what, Exception):
+        what = f"{type(what).__name__}: {what}"
     message = f"lowering {node.target} failed: {what.splitlines()[0]}"
-    return LoweringError(message, site=site_of(node.meta), node=node.name, op=str(node.target))
+    return LoweringError(message, op=str(node.target), **facts)

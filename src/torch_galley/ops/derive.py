@@ -8,6 +8,8 @@ from functools import cache
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
+from torch_galley.ops.registry import is_torchs
+
 _FACTORY = ("dtype", "layout", "device", "pin_memory")
 
 
@@ -29,13 +31,15 @@ class Derived:
 def derive(overload: OpOverload) -> Derived | None:
     """Return the functional form of an operator that writes its arguments, or None.
 
+    Only torch's own names promise that `add_` writes what `add` returns.
+
     Example: `derive(aten.add_.Tensor).functional` is `aten.add.Tensor`, and
     `derive(aten.arange.start_out).functional` is `aten.arange.start_step`.
     """
     arguments = overload._schema.arguments
     written = tuple(a.name for a in arguments if a.alias_info and a.alias_info.is_write)
     is_out = bool(written) and all(a.kwarg_only for a in arguments if a.name in written)
-    if not written:
+    if not written or not is_torchs(overload.namespace):
         return None
     packet: OpOverloadPacket | None = overload.overloadpacket
     if not is_out:

@@ -3,12 +3,14 @@
 Two forms. A *row* is a line in a table: an overload, and a function of jax's own, a formula, or
 what a rule of the overload's whole family makes of one; a *body* is for the rest, its parameters
 named and ordered as in the ATen schema. `lookup` answers "can we, and how?" for both
-the cluster and the lower stage, so that they can't disagree.
+the cluster and the lower stage, so that they can't disagree. What users register for operators,
+with `ops.own.lowers`, goes before ours and may change while plans live: see `revision`.
 """
 
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -38,18 +40,47 @@ class Lowering:
     halves: bool = False
     """Whether the driver promotes to a half type where it otherwise does to float32: the function
     itself rounds after each step, as eager does here."""
+    revision: int = 0
+    """Of a user's lowering its number: no two have the same. 0: ours."""
+    digest: str = ""
+    """Of a user's lowering what stands for its source from process to process."""
 
 
 _table: dict[OpOverload, Lowering] = {}
+
+
+_TORCHS = frozenset(
+    {"aten", "prims", "prim", "inductor", "inductor_prims", "debugprims", "debug_mode_ops"}
+    | {"rngprims", "profiler", "streams", "quantized", "quantization", "_quantized", "sparse"}
+    | {"mkl", "mkldnn", "mkldnn_prepacked", "onednn", "static_runtime", "_native", "_dtensor"}
+    | {"c10d", "symm_mem", "fsdp", "_c10d_functional", "_c10d_functional_autograd"}
+)
+"""Namespaces of operators that come with torch."""
+
+
+def is_torchs(namespace: str) -> bool:
+    """Whether operators of a namespace come with torch. Others are a user's, or a library's."""
+    return namespace in _TORCHS
+
+
+_users: dict[OpOverload, Lowering] = {}
+_numbers = itertools.count(1)
+changes = 0
+"""How often users' lowerings have changed."""
+
+
+def writes(overload: OpOverload) -> bool:
+    """Whether an operator writes any of its arguments."""
+    return any(
+        a.alias_info is not None and a.alias_info.is_write for a in overload._schema.arguments
+    )
 
 
 def _add(lowering: Lowering) -> None:
     overload = lowering.overload
     if overload in _table:
         raise ConfigError(f"{overload} has a lowering already", hint="remove one of the two")
-    if any(
-        arg.alias_info is not None and arg.alias_info.is_write for arg in overload._schema.arguments
-    ):
+    if writes(overload):
         raise ConfigError(
             f"{overload} writes its arguments", hint="register its functional overload"
         )
@@ -132,11 +163,38 @@ def _check_signature(overload: OpOverload, function: Callable[..., Any]) -> None
 def lookup(overload: Any) -> Lowering | None:
     """Return the lowering of `overload`, or None. Loads the table at first use."""
     load()
-    return _table.get(overload)
+    return _users.get(overload) or _table.get(overload)
+
+
+def users_lowering(overload: Any) -> Lowering | None:
+    """Return the lowering that a user has registered for `overload`, or None."""
+    return _users.get(overload)
+
+
+def set_users(
+    overload: OpOverload, function: Callable[..., Any] | None, when: When | None, digest: str
+) -> None:
+    """Put a user's lowering into the table in front of ours; None: take it out."""
+    global changes
+    _users.pop(overload, None)
+    if function is not None:
+        _users[overload] = Lowering(
+            overload, function, when, promotes=False, revision=next(_numbers), digest=digest
+        )
+    changes += 1  # last: who sees it must find the new lowering
+
+
+def revision(overload: Any) -> int:
+    """Return the number of the user's lowering of `overload`, 0 where there is none.
+
+    It says what an executable or a plan was made with.
+    """
+    lowering = _users.get(overload)
+    return lowering.revision if lowering else 0
 
 
 def table() -> dict[OpOverload, Lowering]:
-    """Return the whole table, a copy."""
+    """Return our whole table, a copy."""
     load()
     return dict(_table)
 

@@ -23,11 +23,12 @@ from torch_galley.cluster.operation import effective
 from torch_galley.cluster.partition import Decide
 from torch_galley.cluster.rates import Rates
 from torch_galley.cluster.support import draws, is_getitem
-from torch_galley.compile.key import fingerprint, program_text
+from torch_galley.compile.key import digests, fingerprint, program_text
 from torch_galley.core.config import Config
 from torch_galley.core.machine import versions
 from torch_galley.lower.driver import Argument
 from torch_galley.lower.symbol import cluster_symbols, first_seen
+from torch_galley.ops.registry import revision
 from torch_galley.run.decisions import Decision, Decisions
 
 Sizes = Mapping[sympy.Symbol, Any]
@@ -131,7 +132,8 @@ def region_key(clustered: Clustered, cluster: XlaCluster, known: Sizes) -> str |
     border += [-1, *(cluster.outputs.index(node) for node in taken)]
     sizes = sorted((str(symbol), value) for symbol, value in bindings.items())
     checks = clustered.captured.config.check_indices
-    return fingerprint(program_text(cluster), arguments, border, sizes, checks, versions())
+    program = (program_text(cluster), *digests(cluster.nodes))
+    return fingerprint(*program, arguments, border, sizes, checks, versions())
 
 
 def graph_key(clustered: Clustered, known: Sizes) -> str:
@@ -139,7 +141,8 @@ def graph_key(clustered: Clustered, known: Sizes) -> str:
     captured = clustered.captured
     cut = [[node.name for node in cluster.nodes] for cluster in clustered.clusters]
     sizes = sorted((str(symbol), value) for symbol, value in known.items())
-    return fingerprint(captured.text(), cut, sizes, captured.config.check_indices, versions())
+    program = (captured.text(), *digests(captured.graph.graph.nodes))
+    return fingerprint(*program, cut, sizes, captured.config.check_indices, versions())
 
 
 def repeatable(graph: fx.Graph) -> bool:
@@ -150,6 +153,8 @@ def repeatable(graph: fx.Graph) -> bool:
 def _is_repeatable(node: fx.Node) -> bool:
     target = node.target
     if is_getitem(node) or is_shape_number(node):
+        return True
+    if revision(target):  # what may be in XLA is a function
         return True
     if not isinstance(target, OpOverload) or target.namespace not in ("aten", "prims"):
         return False

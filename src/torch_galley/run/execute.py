@@ -31,13 +31,15 @@ from torch_galley.compile.programs import Programs
 from torch_galley.core.errors import LoweringError
 from torch_galley.core.events import GraphRecut, NativeExecuted, PlanExecuted, emit
 from torch_galley.lower.symbol import bind, mentions_symbols, value_of
+from torch_galley.ops import registry
 from torch_galley.run.device import as_torch
 from torch_galley.run.native import NativeStep
 from torch_galley.run.policy import Policy
 from torch_galley.run.step import ClusterStep, Step
 
-Recut = Callable[[Clustered, LoweringError], Clustered]
-"""Cuts a graph anew, with one operation native that could not be lowered; may raise instead."""
+Recut = Callable[[Clustered, LoweringError | None], Clustered]
+"""Cuts a graph anew, with one operation native that could not be lowered, if any; may raise
+instead."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ class Plan:
         """Clusters that one run runs."""
         self.native_operators = tuple(node.target for node in clustered.native)
         """The operators that one run calls outside clusters."""
+        self._changes = registry.changes
+        self._revisions = self._present_revisions()
         self._on_device = {n for cluster in clustered.clusters for n in cluster.inputs}
         """What a cluster reads, and so stays on the device if a cluster makes it."""
         self.instructions = self._made(Programs(clustered))
@@ -107,6 +111,20 @@ class Plan:
             if cluster not in before.clusters:  # another thread was here
                 return
             self._adopt(self._recut(before, error))
+        emit(GraphRecut(self, before))
+
+    def _present_revisions(self) -> list[int]:
+        """Return which users' lowerings the graph's operations have."""
+        return [registry.revision(node.target) for node in self._slot]
+
+    def _renew(self) -> None:
+        """Cut the graph anew if a user has changed the lowering of an operator in it."""
+        with self._cutting:
+            changes, before = registry.changes, self.clustered
+            if self._present_revisions() == self._revisions:
+                self._changes = changes
+                return
+            self._adopt(self._recut(before, None))
         emit(GraphRecut(self, before))
 
     @property
@@ -190,6 +208,8 @@ class Plan:
     def __call__(self, inputs: list[Any]) -> list[Any]:
         if client.forked or self._dry:
             return self._natively(inputs)
+        if self._changes != registry.changes:
+            self._renew()
         started = time.perf_counter()
         bindings: dict[Any, Any] = {}
         if self._symbolic:

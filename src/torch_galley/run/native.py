@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import fx
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves
 
 from torch_galley.capture.fx import is_shape_number
 from torch_galley.cluster.clustered import XlaCluster
 from torch_galley.cluster.operation import is_operation
+from torch_galley.core.errors import RunError
+from torch_galley.core.site import site_of
+from torch_galley.core.spec import TensorSpec
 from torch_galley.lower.symbol import Bindings, bind, mentions_symbols, value_of
+from torch_galley.ops.registry import is_torchs
 from torch_galley.run.device import as_torch
 
 
@@ -22,6 +29,8 @@ class NativeStep:
         self.inputs = tuple(n for n in node.all_input_nodes if not is_shape_number(n))
         """What must be given to a call; numbers that follow from shapes are worked out."""
         self._symbolic = mentions_symbols(node.meta.get("val"))
+        target = node.target
+        self._own = isinstance(target, OpOverload) and not is_torchs(target.namespace)
 
     def __call__(self, values: list[Any], bindings: dict[Any, Any]) -> tuple[Any]:
         given = dict(zip(self.inputs, values, strict=True))
@@ -34,7 +43,25 @@ class NativeStep:
         result = node.target(*args, **kwargs)  # type: ignore[operator]
         if self._symbolic:
             bind(node.meta.get("val"), result, bindings)
+        if self._own:
+            _check(node, result, bindings)
         return (result,)
+
+
+def _check(node: fx.Node, result: Any, bindings: Bindings) -> None:
+    """Raise unless a user's operator gave what its fake rule says: the rest was made for that."""
+    told, given = tree_leaves(node.meta.get("val")), tree_leaves(result)
+    for want, got in zip(told, given, strict=False):
+        if not isinstance(want, torch.Tensor) or not isinstance(got, torch.Tensor):
+            continue
+        shape = tuple(value_of(size, bindings) for size in want.shape)
+        if got.shape != shape or got.dtype is not want.dtype:
+            raise RunError(
+                f"{node.target} gave {TensorSpec(tuple(got.shape), got.dtype)}, its fake rule says "
+                f"{TensorSpec(shape, want.dtype)}",
+                site=site_of(node.meta),
+                hint="mend what register_fake was given, or the operator",
+            )
 
 
 class NativeCluster:

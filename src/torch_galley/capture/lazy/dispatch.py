@@ -21,6 +21,7 @@ from torch_galley.capture.lazy import native, overlap, place, storage
 from torch_galley.capture.lazy.flush import after_call, check_process, flush, lock
 from torch_galley.capture.lazy.infer import NoMetaKernel, infer, raise_as_eager
 from torch_galley.capture.lazy.operator import Call, Form, Operator, operator
+from torch_galley.capture.lazy.own import take_own_operators
 from torch_galley.capture.lazy.special import SPECIAL
 from torch_galley.capture.lazy.trace import Recipe, Step, Value
 
@@ -341,7 +342,7 @@ def install() -> list[torch.library.Library]:
     for key in ("Conjugate", "Negative"):
         # torch resolves such a tensor by copying it: without this, by calling itself for ever.
         own.impl("_copy_from", torch.library.fallthrough_kernel, key)
-    return [everything, own]
+    return [everything, own, *take_own_operators(call)]
 
 
 def _whole() -> list[OpOverload]:

@@ -9,6 +9,8 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map
 
+from torch_galley.ops.registry import is_torchs
+
 _INDEXING = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"})
 """Operators that take CPU index tensors on every device."""
 
@@ -56,7 +58,7 @@ def _meta(arg: Any) -> Any:
 
 
 def _same_device(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if op.overloadpacket.__name__ in _INDEXING:
+    if op.overloadpacket.__name__ in _INDEXING or not is_torchs(op.namespace):
         return
 
     def check(arg: Any) -> Any:
@@ -80,7 +82,11 @@ def raise_as_eager(
 
     Tensors that are only read weigh nothing, unless they share memory with one that is written
     or is among `whole`: then they lie on one memory here as there, because eager looks at that too.
+
+    Not for operators that are not torch's: what they do with such tensors is not known.
     """
+    if not is_torchs(op.namespace):
+        return
     written = {a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write}
     names = [a.name for a in op._schema.arguments]
     given = dict(zip(names, args, strict=False)) | kwargs
