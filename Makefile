@@ -4,15 +4,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Two processes, as two cores do best and memory allows; what is in a file shares what it compiles.
 TESTS = $(BIN)/python -m pytest tests --ignore=tests/browser -n 2 --dist loadfile
+# Of make fuzz.
+N ?= 200
+PATHS ?= compile,lazy
+SEED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser check models architectures ops gradients checks overhead recording bench-clusters regions measure clean
+.PHONY: help demo test test-browser check fuzz models architectures ops gradients checks overhead recording bench-clusters regions measure clean
 
 help:
 	@echo "make demo    install into $(VENV), then show what galley does"
 	@echo "make test    install, then run the tests"
 	@echo "make test-browser   open the pages in Chromium: \$$CHROMIUM, chromium on the PATH, or playwright's"
 	@echo "make check   install, then lint, format check, types, fast tests"
+	@echo "make fuzz    random programs against eager: N= programs, PATHS=compile|lazy, SEED=, see docs/fuzz.md"
 	@echo "make models         measure the models of benchmarks/zoo.py, write docs/models.md"
 	@echo "make architectures  compare many of transformers' with eager, write docs/architectures.md"
 	@echo "make ops            judge every operator of op_db by eager, write docs/ops.md"
@@ -40,6 +45,9 @@ check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/pyright --pythonpath $(BIN)/python src
 	$(TESTS) -m "not slow"
+
+fuzz: $(VENV)/test.stamp
+	$(BIN)/python -m tests.fuzz.run --count $(N) --paths $(PATHS) --seed $(SEED)
 
 models: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.models

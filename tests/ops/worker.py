@@ -61,14 +61,17 @@ def spread(samples: Iterable[Any], limit: int | None) -> list[tuple[int, Any]]:
 class Worker:
     """A child that runs `command`, which calls `answer`; started anew when it died or hung."""
 
-    def __init__(self, command: Sequence[str], patience: float) -> None:
+    def __init__(
+        self, command: Sequence[str], patience: float, renewed_after: int = TASKS_A_WORKER
+    ) -> None:
         self.command, self.patience = [sys.executable, *command], patience
+        self.renewed_after = renewed_after
         self.process: subprocess.Popen[str] | None = None
         self.asked = 0
 
-    def ask(self, task: Task) -> Any:
-        """Return the answer to a task; "crash" or "timeout" if there came none."""
-        if self.process is None or self.asked == TASKS_A_WORKER:
+    def ask(self, task: Any) -> Any:
+        """Return the answer to a task (plain data); "crash" or "timeout" if there came none."""
+        if self.process is None or self.asked == self.renewed_after:
             self.close()
             self.asked = 0
             pipe, silent = subprocess.PIPE, subprocess.DEVNULL

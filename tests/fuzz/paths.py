@@ -1,0 +1,137 @@
+"""The ways to run a program, and what is seen of each: results, inputs, gradients, memory."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import torch_galley
+from tests.fuzz.program import Program
+
+PATHS = ("compile", "lazy")
+OPTIONS = {"min_cluster_size": 1, "strict": True, "decide": "size"}
+
+
+@dataclass
+class Outcome:
+    """What a run left behind, on the CPU."""
+
+    results: list[Any] = field(default_factory=list)
+    inputs: list[Any] = field(default_factory=list)
+    """The inputs after the call."""
+    gradients: list[Any] = field(default_factory=list)
+    memory: list[tuple[int, int]] = field(default_factory=list)
+    """Of each result and input, the first tensor whose memory it shares, and how far it lies
+    behind that one."""
+    strides: list[tuple[int, ...]] = field(default_factory=list)
+    """Of each result, where it has several elements along a dimension."""
+    differentiable: list[bool] = field(default_factory=list)
+    """Of each result, whether it requires a gradient."""
+    error: BaseException | None = None
+
+    def tensors(self) -> list[Any]:
+        """Return all tensors that there are to compare by value."""
+        every = (*self.results, *self.inputs, *self.gradients)
+        return [one for one in every if isinstance(one, torch.Tensor)]
+
+
+def eager(program: Program, turn: int = 0, mode: Any = None, wide: bool = False) -> Outcome:
+    """Run it as PyTorch does.
+
+    Args:
+        program: what is run.
+        turn: which values the inputs have.
+        mode: a context in which the calls are made.
+        wide: compute in double precision.
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if wide else torch.float32)
+    try:
+        made = program.made(turn=turn, wide=wide)
+        return _run(program.function(wide), made, mode)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def compiled(program: Program, turns: int = 1, backend: str = "galley") -> list[Outcome]:
+    """Run it compiled, once for each turn of values."""
+    torch._dynamo.reset()
+    options = OPTIONS if backend == "galley" else None
+    dynamic = True if program.dynamic else None
+    function = torch.compile(program.function(), backend=backend, dynamic=dynamic, options=options)
+    return [_run(function, program.made(turn=turn)) for turn in range(turns)]
+
+
+def lazy(program: Program, turns: int = 1) -> list[Outcome]:
+    """Run it on the lazy device, once for each turn of values."""
+    device = torch_galley.device()
+    function = program.function()
+    with torch_galley.config(**OPTIONS):
+        return [_run(function, program.made(device, turn)) for turn in range(turns)]
+
+
+def _run(
+    function: Callable[..., Any],
+    inputs: Sequence[Any],
+    mode: AbstractContextManager[Any] | None = None,
+) -> Outcome:
+    torch.manual_seed(0)
+    try:
+        with warnings.catch_warnings(), mode or nullcontext():
+            warnings.simplefilter("ignore")
+            results = function(*inputs)
+            return _seen(results, inputs)
+    except Exception as error:
+        return Outcome(error=getattr(error, "inner_exception", None) or error)
+
+
+def _seen(results: Sequence[Any], inputs: Sequence[torch.Tensor]) -> Outcome:
+    seen = Outcome()
+    tensors = [one for one in results if isinstance(one, torch.Tensor)]
+    seen.strides = [_strides(one) for one in tensors]
+    seen.differentiable = [one.requires_grad for one in tensors]
+    seen.memory = _memory([*tensors, *inputs])
+    loss = _loss(tensors)
+    seen.results, seen.inputs = _copied(results), _copied(inputs)
+    if loss is not None:
+        wanted = [one for one in inputs if one.requires_grad and one.is_leaf]
+        seen.gradients = _copied(torch.autograd.grad(loss, wanted, allow_unused=True))
+    return seen
+
+
+def _loss(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """Return a sum of all results, each element with a weight of its own."""
+    parts = []
+    for one in tensors:
+        if one.requires_grad and one.numel():
+            real = torch.view_as_real(one.resolve_conj()) if one.is_complex() else one
+            weights = torch.linspace(-1, 1.5, real.numel(), dtype=real.dtype).to(one.device)
+            parts.append((real * weights.reshape(real.shape)).sum().double())
+    return torch.stack(parts).sum() if parts else None
+
+
+def _copied(values: Sequence[Any]) -> list[Any]:
+    def copied(one: Any) -> Any:
+        return one.detach().cpu().clone() if isinstance(one, torch.Tensor) else one
+
+    return [copied(one) for one in values]
+
+
+def _strides(one: torch.Tensor) -> tuple[int, ...]:
+    if not one.numel():
+        return ()
+    return tuple(stride for stride, size in zip(one.stride(), one.shape, strict=True) if size > 1)
+
+
+def _memory(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
+    first: dict[int, int] = {}
+    found = []
+    for number, one in enumerate(tensors):
+        owner = first.setdefault(one.untyped_storage()._cdata, number) if one.numel() else number
+        found.append((owner, one.storage_offset() - tensors[owner].storage_offset()))
+    return found

@@ -1,0 +1,114 @@
+"""The fuzzer itself, and a few of its programs; `make fuzz` runs thousands."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from tests.fuzz import judge, run
+from tests.fuzz.generator import generate
+from tests.fuzz.judge import NEAR, TURNS, Shaken, explanation
+from tests.fuzz.paths import Outcome, eager
+from tests.fuzz.program import Input, Program
+from tests.fuzz.shrink import shrink
+from torch_galley.compile.programs import executables
+from torch_galley.ops import registry
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.mark.parametrize("path", ["compile", "lazy"])
+@pytest.mark.parametrize("number", range(1000, 1015))
+def test_gives_what_eager_gives(number, path):
+    program, refused = generate(f"0-{number}")
+    verdict = judge.judge(program, path, refused)
+    assert not verdict.bad, f"{verdict}\n{program.script(path)}"
+
+
+def test_a_seed_is_one_program():
+    program, refused = generate("0-5")
+    assert (program, refused) == generate("0-5")
+    assert Program.from_json(program.to_json()) == program
+
+
+@pytest.mark.parametrize("path", ["compile", "lazy"])
+def test_a_finding_is_a_script(path, capsys):
+    one = Input("v0", (2, 2), "float32", (1.0, float("nan")), "transposed", grad=True)
+    exec(Program((one,), ("v1 = v0.sum(1)",), ("v1",)).script(path), {})
+    eager, ours = capsys.readouterr().out.splitlines()
+    assert "tensor([2., nan]" in eager
+    assert "tensor([2., nan]" in ours
+
+
+@pytest.mark.parametrize("path", ["compile", "lazy"])
+def test_a_wrong_lowering_is_found_and_made_small(path, monkeypatch):
+    right = registry.lookup(torch.ops.aten.mul.Tensor)
+    wrong = registry.Lowering(right.overload, lambda x, y: x * y + 1)
+    monkeypatch.setitem(registry._table, right.overload, wrong)
+    executables().clear()  # one made by the right lowering would be found again
+
+    def shows(program):
+        return judge.judge(program, path).kind == kind and judge.judge(program, path).bad
+
+    for number in range(60):
+        program, refused = generate(f"1-{number}")
+        kind = judge.judge(program, path, refused).kind if not refused else ""
+        if kind and shows(program):
+            break
+    small = shrink(program, shows, patience=150)
+    executables().clear()
+    assert len(small.lines) <= 3
+    assert len(small.inputs) == 1
+    assert "mul" in small.source() or "*" in small.source()
+
+
+ONE = Input("v0", (3,), "float32", (0.1, 0.7, 2.3))
+
+
+def _explained(line: str, by: float) -> str:
+    program = Program((ONE,), (f"v1 = {line}",), ("v1",))
+    wanted, moved = eager(program), eager(program)
+    moved.results = [wanted.results[0] + by]
+    return explanation(program, "lazy", 0, "results", wanted, moved)
+
+
+def test_a_difference_needs_evidence():
+    assert _explained("v0.exp()", 1e-7) == NEAR
+    assert _explained("(v0.exp().log() - v0) * 1e5", 1e-2) in (NEAR, TURNS)
+    assert _explained("(v0 * 3).floor()", -1.0) == ""
+    assert _explained("v0.exp()", 1e-4) == ""
+
+
+def test_short_numbers_are_not_moved():
+    program = Program((ONE,), ("v1 = (v0 * 0 + 2.5).floor()", "v2 = v0.exp()"), ("v1", "v2"))
+    still, moved = eager(program, mode=Shaken(0)), eager(program)
+    assert torch.equal(still.results[0], moved.results[0])
+    assert not torch.equal(still.results[1], moved.results[1])
+    torch.testing.assert_close(still.results[1], moved.results[1], rtol=1e-6, atol=0)
+
+
+def test_a_run_goes_on_where_it_stopped(tmp_path, capsys):
+    asked = ["--paths", "lazy", "--folder", str(tmp_path), "--seed", "7", "--count"]
+    assert run.main([*asked, "1"]) == 0
+    rows = (tmp_path / "lazy-7.jsonl").read_text()
+    assert run.main([*asked, "1"]) == 0
+    assert (tmp_path / "lazy-7.jsonl").read_text() == rows
+    assert [json.loads(row)["number"] for row in rows.splitlines()] == [0]
+    assert "lazy: 1 programs, 0 unexplained" in capsys.readouterr().out
+
+
+def test_a_child_that_dies_is_a_finding():
+    class Dead:
+        def ask(self, _what):
+            return "crash"
+
+    assert run._asked(Dead(), {})["kind"] == "crash"
+    assert run._asked(Dead(), {})["bad"]
+
+
+def test_what_is_not_compared_by_value_is_named():
+    want = Outcome(memory=[(0, 0), (0, 0)])
+    assert judge.difference(want, Outcome(memory=[(0, 0), (1, 0)]))[0] == "memory"
+    assert judge.difference(want, Outcome(error=ValueError("no")))[0] == "raises ValueError"
