@@ -106,17 +106,22 @@ def reduction(d: Draw) -> str:
     return f"{name}({v}, dim={over}{', keepdim=True' * d.flag()}{dtype})"
 
 
+def chosen(d: Draw) -> str:
+    """Which of equal elements is meant is left open, so no gradient may tell. Eager reads past
+    the end of an expanded tensor here."""
+    v = d.tensor(lambda t: not t.requires_grad and 0 not in t.stride())
+    dim = d.dim(v)
+    how = [f"topk({d.rng.randint(1, 2)}, {dim}, largest={d.flag()})", f"kthvalue(1, {dim})"]
+    return f"{v}.{d.one([*how, f'median({dim})'])}[0]"
+
+
 def ordered(d: Draw) -> str:
     v = d.tensor()
     dim = d.dim(v)
-    largest = f"largest={d.flag()}"
     return d.one(
         [
             f"{v}.sort(dim={dim}, descending={d.flag()}, stable=True)[{d.one([0, 1])}]",
             f"{v}.argsort(dim={dim}, stable=True)",
-            f"{v}.topk({d.rng.randint(1, 2)}, {dim}, {largest})[0]",
-            f"{v}.kthvalue(1, {dim})[0]",
-            f"{v}.median({dim})[0]",
             f"{v}.{d.one(['max', 'min'])}({dim}, keepdim={d.flag()})[{d.one([0, 1])}]",
             f"{v}.{d.one(['argmax', 'argmin'])}({dim})",
             f"{v}.{d.one(['cumsum', 'cumprod', 'cumsum', 'logcumsumexp'])}({dim})",
@@ -277,6 +282,7 @@ COMPUTE: list[tuple[float, Maker]] = [
     (4.0, ternary),
     (6.0, reduction),
     (4.0, ordered),
+    (1.0, chosen),
     (5.0, indexed),
     (3.0, product),
     (3.0, network),

@@ -6,6 +6,7 @@ Evidence is one of these, and is counted by its name:
 - TURNS: eager's own results move as far when each number that it computes on the way is moved by
   a unit in the last place, so a rounding decides here (a comparison, an index, a cancellation).
 - TORCH: torch.compile gives the same without us, with its backend "aot_eager".
+- META: for strides only, torch's own meta functions, by which graphs are made, say what we give.
 - MORE: eager has no kernel for this dtype, and says so; we take it.
 """
 
@@ -25,7 +26,7 @@ from tests.fuzz.program import Program
 from tests.ops.compare import TOLERANCE, as_near, compare
 
 NEAR, TURNS, TORCH = "as near as eager", "eager's turns too", "torch.compile's own"
-MORE = "a dtype that eager lacks"
+META, MORE = "torch's meta functions'", "a dtype that eager lacks"
 SHAKES = 12
 """How often eager is run with its numbers moved."""
 SLACK = 8
@@ -116,6 +117,8 @@ def explanation(
             return NEAR
         if _turns(program, turn, want, got):
             return TURNS
+    if kind == "strides" and paths.faked(program).strides == got.strides:
+        return META
     if path == "compile":
         theirs = paths.compiled(program, turn + 1, backend="aot_eager")[turn]
         if difference(want, theirs)[0] == kind:

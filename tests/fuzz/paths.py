@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import torch_galley
 from tests.fuzz.program import Program
@@ -56,6 +57,17 @@ def eager(program: Program, turn: int = 0, mode: Any = None, wide: bool = False)
         return _run(program.function(wide), made, mode)
     finally:
         torch.set_default_dtype(before)
+
+
+def faked(program: Program) -> Outcome:
+    """Run it on tensors without values, by torch's meta functions."""
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        made = [mode.from_tensor(one) for one in program.made()]
+        try:
+            results = program.function()(*made)
+        except Exception as error:  # it reads a value
+            return Outcome(error=error)
+        return Outcome(strides=[_strides(one) for one in results])
 
 
 def compiled(program: Program, turns: int = 1, backend: str = "galley") -> list[Outcome]:

@@ -19,9 +19,9 @@ _WORDS = {
     "mode": ["'reflect'", "'constant'"],
 }
 _OUTSIDE = (*LEFT_OUT, "linalg", "fft", "rnn", "lstm", "gru", "svd", "qr", "cholesky", "lu_", "eig")
-_OUTSIDE += ("unsafe", "aten::_")
-"""Operators with a sign or an order of their own, those that random arguments never fit, and
-private ones, which check nothing."""
+_OUTSIDE += ("unsafe", "aten::_", "topk", "kthvalue", "median", "::mode")
+"""Operators with a sign or an order of their own, those that random arguments never fit, private
+ones, which check nothing, and those that leave open which of equal elements is meant."""
 _PLACES = ("layout", "device", "pin_memory", "memory_format")
 
 

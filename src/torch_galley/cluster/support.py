@@ -15,6 +15,7 @@ from torch_galley.capture.outputs import SHARES_MEMORY
 from torch_galley.core import reasons
 from torch_galley.core.reasons import Reason
 from torch_galley.core.spec import XLA_DTYPE
+from torch_galley.ops.refused import refused
 from torch_galley.ops.registry import is_torchs, lookup, writes
 
 HasDevice = Callable[[torch.device], bool]
@@ -53,6 +54,9 @@ def support(node: fx.Node, has_device: HasDevice) -> Reason | None:
             return reason
     if len(devices := _devices(node)) > 1:
         return reasons.MixedDevices(name, " and ".join(sorted(map(str, devices))))
+    dtype = refused(target, (n.meta.get("val") for n in node.args if isinstance(n, fx.Node)))
+    if dtype is not None:
+        return reasons.Refused(name, str(dtype).removeprefix("torch."))
     if lowering.when is not None:
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda arg: arg.meta.get("val"))
         return lowering.when(*args, **kwargs)

@@ -134,6 +134,15 @@ class UnsupportedDtype(Reason):
 
 
 @dataclass(frozen=True)
+class Refused(Reason):
+    """A dtype that eager refuses for this operator: eager is asked, so that it says so."""
+
+    op: str
+    dtype: str
+    sentence = "eager has no {op} of {dtype}, and is asked to say so"
+
+
+@dataclass(frozen=True)
 class NoDevice(Reason):
     """The tensor's device has no counterpart in this jax."""
 

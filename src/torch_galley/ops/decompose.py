@@ -13,6 +13,7 @@ from torch._prims_common import (
     suggest_memory_format,
 )
 
+from torch_galley.ops.refused import refused
 from torch_galley.ops.registry import lookup
 
 aten = torch.ops.aten
@@ -78,6 +79,23 @@ def _in_floats(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
     return linspace
 
 
+def _or_whole(op: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a rewriting that leaves the operator whole, for eager to run or to refuse, where
+    eager refuses it by its dtypes, or torch's rewriting refuses what eager takes (addcmul of
+    integers with a value of 0.5).
+    """
+
+    def rewritten(*args: Any, **kwargs: Any) -> Any:
+        if refused(op, args) is not None:
+            return NotImplemented
+        try:
+            return rule(*args, **kwargs)
+        except Exception:  # if eager refuses it, too, then the whole operator does
+            return NotImplemented
+
+    return rewritten
+
+
 _OURS: dict[Any, Callable[..., Any]] = {
     aten.native_dropout.default: _native_dropout,
     aten.ldexp.Tensor: _ldexp,
@@ -116,5 +134,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     An operator with a lowering of its own is never rewritten, so adding a lowering is enough.
     """
     return {
-        op: rule for op, rule in _candidates().items() if lookup(op) is None and op not in _KEEP
+        op: _or_whole(op, rule)
+        for op, rule in _candidates().items()
+        if lookup(op) is None and op not in _KEEP
     }

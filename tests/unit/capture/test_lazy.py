@@ -228,6 +228,9 @@ def test_out_and_resize(xla: torch.device) -> None:
         lambda dev: (lambda x: x[1:].copy_(x[:-1]))(torch.ones(6, device=dev)),
         lambda dev: torch.ones(3, device=dev).expand(2, 3).mul_(2),
         lambda dev: torch.ones(2, dtype=torch.int64, device=dev).add_(torch.ones(2, device=dev)),
+        lambda dev: torch.ones(2, dtype=torch.complex64, device=dev).sort(),
+        lambda dev: torch.ones(2, dtype=torch.bool, device=dev).relu_(),
+        lambda dev: torch.ones(2, device=dev) - torch.ones(2, dtype=torch.bool, device=dev),
         lambda dev: torch.add(1, torch.ones(2, device=dev), out=torch.ones(2, device=dev).int()),
         lambda dev: torch.complex(
             *[torch.ones(2, device=dev)] * 2,
@@ -252,12 +255,15 @@ def test_writes_to_overlapping_windows(xla: torch.device) -> None:
     def program(dev: torch.device) -> object:
         x = torch.arange(10.0).to(dev)
         x.as_strided((4, 3), (2, 1)).add_(1)
+        x.as_strided((2, 3), (2, 1), 4).fill_(7)
+        repeated = torch.arange(2.0).to(dev).expand(3, 2)
+        repeated.zero_()
         y = torch.arange(6.0).view(2, 3).to(dev)
         corner = y[1:]
         y.t_()
         y.unsqueeze_(0)
         y.mul_(2)
-        return x, y, corner
+        return x, y, corner, repeated
 
     both(program, xla)
 

@@ -9,6 +9,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map
 
+from torch_galley.ops.refused import refused
 from torch_galley.ops.registry import is_torchs
 
 _INDEXING = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"})
@@ -36,7 +37,7 @@ def infer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], given: 
         Exception: whatever eager raises for such arguments.
     """
     _same_device(op, args, kwargs)
-    if op.overloadpacket.__name__ in _LENIENT:
+    if op.overloadpacket.__name__ in _LENIENT or refused(op, args) is not None:
         own_args, own_kwargs = given or (args, kwargs)
         raise_as_eager(op, own_args, own_kwargs)
     try:

@@ -1,0 +1,42 @@
+"""What eager refuses by dtype and torch's tracing takes is refused in eager's words."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+X = {torch.bool: [True, False], torch.complex64: [1j, 2.0], torch.int64: [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [
+        (torch.argmax, torch.bool),
+        (torch.argmin, torch.complex64),
+        (lambda x: x.max(0), torch.complex64),
+        (torch.relu, torch.bool),
+        (torch.msort, torch.complex64),
+        (torch.std, torch.int64),
+        (lambda x: x.topk(1), torch.bool),
+        (torch.nn.functional.tanhshrink, torch.bool),
+        (torch.nansum, torch.complex64),
+        (lambda x: torch.addcdiv(x, x, x), torch.bool),
+    ],
+)
+def test_is_refused_as_in_eager(function, dtype, galley):
+    x = torch.tensor(X[dtype], dtype=dtype)
+    with pytest.raises(RuntimeError) as wanted:
+        function(x)
+    with pytest.raises(RuntimeError) as given:
+        galley(lambda x: function(x + 0 if dtype is not torch.bool else x & x))(x)
+    assert str(given.value) == str(wanted.value)
+
+
+def test_what_only_torchs_rewriting_refuses_stays_whole(galley):
+    x = torch.tensor([1, 2])
+    given = galley(lambda x: torch.addcmul(x, x, x, value=2.7) + 1)(x)
+    assert torch.equal(given, torch.addcmul(x, x, x, value=2.7) + 1)
+
+
+def test_what_eager_takes_stays_in_xla(same):
+    same(lambda x: (x.relu() - 1).sort()[0].topk(2)[0], torch.randn(3, 4))
