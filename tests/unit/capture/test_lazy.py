@@ -334,6 +334,19 @@ def test_batch_norm_updates_its_statistics(xla: torch.device) -> None:
     assert there.num_batches_tracked.item() == 1
 
 
+def test_operators_whose_shapes_torch_cannot_tell_run_natively(xla: torch.device) -> None:
+    """They are not tried on tensors of no value: this one reads memory past the end of those."""
+    samples = torch.rand(1, 2, 3)
+    x = torch.randn(1, 2, 5, 5, 5)
+    gradients = []
+    for device in ("cpu", xla):
+        leaf = x.detach().to(device).requires_grad_()
+        sizes = {"kernel_size": 2, "output_size": 3, "_random_samples": samples.to(device)}
+        torch.nn.functional.fractional_max_pool3d(leaf, **sizes).sum().backward()
+        gradients.append(leaf.grad)
+    assert torch.equal(gradients[1].cpu(), gradients[0])
+
+
 def test_shapes_that_hang_on_data_run_natively(xla: torch.device) -> None:
     x = torch.tensor([1.0, 0.0, 2.0], device=xla) * 2
     before = torch_galley.metrics()["native_ops"]

@@ -42,6 +42,8 @@ def infer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], given: 
         raise_as_eager(op, own_args, own_kwargs)
     try:
         return op(*tree_map(_meta, args), **tree_map(_meta, kwargs))
+    except NotImplementedError as error:  # it will be run, and refuse what it doesn't take
+        raise NoMetaKernel(str(op)) from error
     except Exception as error:
         own_args, own_kwargs = given or (args, kwargs)
         raise_as_eager(op, own_args, own_kwargs)
