@@ -60,9 +60,14 @@ class Layout:
         return tensor.permute(self.order)
 
     def unpack(self, dense: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-        """Return the logical view of a dense tensor: the inverse of `pack`."""
-        tensor = dense.permute(self._inverse)
-        return tensor.expand(tuple(shape)) if self.expanded else tensor
+        """Return a dense tensor's memory as the logical tensor: the inverse of `pack`.
+
+        To autograd it is no view, as eager's result is none: views that were made without gradients
+        can't be written in place later.
+        """
+        with torch._C._AutoDispatchBelowADInplaceOrView():  # type: ignore[attr-defined]
+            tensor = dense.permute(self._inverse)
+            return tensor.expand(tuple(shape)) if self.expanded else tensor
 
     def to_logical(self, array: jax.Array, shape: Sequence[int]) -> jax.Array:
         """The same inside a cluster: dense array in, logical array out."""

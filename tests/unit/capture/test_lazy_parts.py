@@ -42,30 +42,6 @@ def test_tensor_split_where_a_tensor_says(where: object, xla: torch.device) -> N
         torch.ones(4, device=xla).tensor_split(torch.ones(1, device=xla))
 
 
-def test_autocast(xla: torch.device) -> None:
-    def program(dev: torch.device) -> tuple[torch.Tensor, ...]:
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2)).to(dev)
-        with torch.autocast(dev.type, torch.bfloat16):
-            result = model(torch.randn(3, 4).to(dev))
-            loss = nn.functional.mse_loss(result, torch.zeros(3, 2).to(dev))
-        loss.backward()
-        return result.detach(), *[p.grad for p in model.parameters()]
-
-    given = program(xla)
-    assert given[0].dtype is torch.bfloat16
-    for w, g in zip(program(torch.device("cpu")), given, strict=True):
-        assert g.dtype is w.dtype
-        torch.testing.assert_close(g.cpu(), w, rtol=0.05, atol=0.05)
-    x = torch.ones(2, 2, device=xla, dtype=torch.bfloat16)
-    with torch.autocast("xla", torch.bfloat16):
-        assert (x @ x.float()).dtype is torch.bfloat16
-        assert x.exp().dtype is x.softmax(0).dtype is torch.float32
-        assert torch.cat([x, x.float()]).dtype is torch.float32
-        assert (x.double() @ x.double()).dtype is torch.float64
-    assert x.exp().dtype is torch.bfloat16
-
-
 def test_compiled_functions_join_the_program(flushes: list[Flushed], xla: torch.device) -> None:
     def double(x: torch.Tensor) -> torch.Tensor:
         return x.sin().mul_(2)[1:]

@@ -250,6 +250,25 @@ def test_a_lone_view_keeps_its_strides(galley, view):
     torch.testing.assert_close(given, wanted)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: (x * 2).mT, lambda x: x.exp().contiguous(memory_format=torch.channels_last)],
+    ids=["transposed", "channels_last"],
+)
+@pytest.mark.parametrize("needs_gradient", [False, True])
+def test_a_result_of_any_layout_can_be_written_in_place(galley, function, needs_gradient):
+    results = []
+    for run in (galley(function), function):
+        torch.manual_seed(0)
+        x = torch.randn(2, 3, 4, 4, requires_grad=needs_gradient)
+        weight = torch.full((1,), 3.0, requires_grad=True)
+        y = run(x)
+        y.mul_(weight)
+        y.square().sum().backward()
+        results.append((y, weight.grad, x.grad))
+    torch.testing.assert_close(*results)
+
+
 def test_writes_after_a_graph_break_reach_the_other_result(galley):
     def f(x):
         y = (x * 2 + 1).sin()

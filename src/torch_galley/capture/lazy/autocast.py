@@ -1,45 +1,37 @@
-"""`torch.autocast("xla")`: which operators run in the low precision, and which in float32.
+"""`torch.autocast("xla")`: what `torch.autocast("cpu")` does, on tensors of the device.
 
-The lists are those that torch documents for accelerators. They are kept by name, for all of an
-operator's overloads that write nothing. Source: torch.amp, "Autocast Op Reference".
+Which operators run in the low precision, and which in float32, is torch's to say: each operator
+that has a kernel for autocast on the CPU is asked, at its first call, what that casts.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import Any
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 aten = torch.ops.aten
 
-_LOWER = """
-__matmul__ addbmm addmm addmv addr baddbmm bmm chain_matmul conv1d conv2d conv3d conv_tbc
-conv_transpose1d conv_transpose2d conv_transpose3d convolution einsum gru_cell
-linalg_multi_dot linalg_vecdot linear lstm_cell matmul mm mv prelu rnn_relu_cell rnn_tanh_cell
-scaled_dot_product_attention
-"""
-
-_SINGLE = """
-acos asin binary_cross_entropy_with_logits cdist cosh cosine_embedding_loss cosine_similarity dist
-erfinv exp expm1 group_norm hinge_embedding_loss huber_loss kl_div l1_loss layer_norm log log10
-log1p log2 logsumexp margin_ranking_loss mse_loss multi_margin_loss multilabel_margin_loss
-nll_loss nll_loss2d norm nuclear_norm pdist poisson_nll_loss pow reciprocal renorm rms_norm rsqrt
-sinh smooth_l1_loss soft_margin_loss softplus tan triplet_margin_loss
-"""
-
-_SINGLE_BY_DTYPE = "cumprod cumsum log_softmax prod softmax softmin sum"
-"""These take a dtype, and compute in float32 if none is asked for."""
-
-_WIDEST = """
-addcdiv addcmul atan2 bilinear cat cross dot grid_sample grid_sampler index_put scatter_add stack
-tensordot vdot
-"""
-
 _KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
+_ON_CPU = "AutocastCPU"
+
+
+class Rule(Enum):
+    """What autocast does with an operator's tensors."""
+
+    LOWER = auto()
+    """Casts them to the low precision."""
+    SINGLE = auto()
+    """Casts them to float32."""
+    WIDEST = auto()
+    """Casts them to the widest of their types."""
+    NONE = auto()
 
 
 def install() -> list[torch.library.Library]:
@@ -47,28 +39,31 @@ def install() -> list[torch.library.Library]:
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     own = torch.library.Library("aten", "IMPL")
-    rules = [
-        (_LOWER, _to_low_precision),
-        (_SINGLE, _to_single),
-        (_SINGLE_BY_DTYPE, _asking_for_single),
-        (_WIDEST, _to_widest),
-    ]
-    for names, rule in rules:
-        for op in _overloads(names):
-            own.impl(op, functools.partial(rule, op), "AutocastPrivateUse1")
+    for name in torch._C._dispatch_get_registrations_for_dispatch_key(_ON_CPU):
+        op = _overload(name)
+        if op is not None and "Dimname" not in str(op._schema):
+            own.impl(op, functools.partial(_call, op), "AutocastPrivateUse1")
     return [everything, own]
 
 
-def _overloads(names: str) -> list[OpOverload]:
-    packets = [getattr(aten, name, None) for name in names.split()]
-    return [
-        getattr(packet, overload)
-        for packet in packets
-        if isinstance(packet, OpOverloadPacket)
-        for overload in packet.overloads()
-        if not any(a.alias_info for a in getattr(packet, overload)._schema.arguments)
-        and "Dimname" not in str(getattr(packet, overload)._schema)
-    ]
+def _overload(name: str) -> OpOverload | None:
+    namespace, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    return getattr(getattr(aten, packet), overload or "default") if namespace == "aten" else None
+
+
+def _call(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    rule = rule_of(op)
+    if rule is Rule.LOWER:
+        args, kwargs = _cast(torch.get_autocast_dtype("xla"), args, kwargs)
+    elif rule is Rule.SINGLE:
+        args, kwargs = _cast(torch.float32, args, kwargs)
+    elif rule is Rule.WIDEST:
+        dtypes = {arg.dtype for arg in tree_leaves((args, kwargs)) if _counts(arg)}
+        if len(dtypes) > 1:
+            args, kwargs = _cast(functools.reduce(torch.promote_types, dtypes), args, kwargs)
+    with torch._C._ExcludeDispatchKeyGuard(_KEYS):
+        return op(*args, **kwargs)
 
 
 def _counts(arg: Any) -> bool:
@@ -81,35 +76,75 @@ def _counts(arg: Any) -> bool:
     )
 
 
-def _call(op: OpOverload, cast: Callable[[Any], Any], args: Any, kwargs: Any) -> Any:
-    with torch._C._ExcludeDispatchKeyGuard(_KEYS):
-        args, kwargs = tree_map(cast, (args, kwargs))
-        return op(*args, **kwargs)
+def _cast(dtype: torch.dtype, args: Any, kwargs: Any) -> Any:
+    return tree_map(lambda arg: arg.to(dtype) if _counts(arg) else arg, (args, kwargs))
 
 
-def _to(dtype: torch.dtype) -> Callable[[Any], Any]:
-    return lambda arg: arg.to(dtype) if _counts(arg) else arg
+@functools.cache
+def rule_of(op: OpOverload) -> Rule:
+    """Return what autocast does with an operator on the CPU.
+
+    Example: `rule_of(aten.mm.default)` is Rule.LOWER, `rule_of(aten.cat.default)` Rule.WIDEST.
+    """
+    low, single = torch.bfloat16, torch.float32
+    if _casts(op, single, single) == {low}:
+        return Rule.LOWER
+    if _casts(op, low, low) == {single}:
+        return Rule.SINGLE
+    return Rule.WIDEST if _casts(op, low, single) == {single} else Rule.NONE
 
 
-def _to_low_precision(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    return _call(op, _to(torch.get_autocast_dtype("xla")), args, kwargs)
+class _Reached(Exception):
+    """The operator itself was reached, behind autocast's casts."""
 
 
-def _to_single(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    return _call(op, _to(torch.float32), args, kwargs)
+class _Watch(TorchDispatchMode):
+    """Notes casts, and ends the call at whatever else is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not aten._to_copy.default:
+            raise _Reached
+        if kwargs["dtype"].is_floating_point:  # complex is the operator's own wish
+            self.dtypes.add(kwargs["dtype"])
+        return func(*args, **kwargs)
 
 
-def _asking_for_single(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    names = [argument.name for argument in op._schema.arguments]
-    given = dict(zip(names, args, strict=False)) | kwargs
-    if "dtype" in names and _counts(given[names[0]]) and given.get("dtype") is None:
-        given["dtype"] = torch.float32
-    with torch._C._ExcludeDispatchKeyGuard(_KEYS):
-        return op(**given)
+def _casts(op: OpOverload, first: torch.dtype, others: torch.dtype) -> set[torch.dtype]:
+    """Return to which types autocast on the CPU casts tensors of given types."""
+    dtypes = iter([first])
+
+    def tensor() -> torch.Tensor:
+        return torch.empty(1, dtype=next(dtypes, others), device="cpu")
+
+    def made(argument: Any) -> Any:
+        kind = str(argument.type)
+        return _STAND_INS[kind](tensor) if kind in _STAND_INS else argument.default_value
+
+    given = {a.name: made(a) for a in op._schema.arguments}
+    watch = _Watch()
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        try:
+            with watch:
+                op(**given)
+        except Exception:
+            pass  # _Reached, or whatever the operator thinks of such arguments
+    return watch.dtypes
 
 
-def _to_widest(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    dtypes = {arg.dtype for arg in tree_leaves((args, kwargs)) if _counts(arg)}
-    if len(dtypes) < 2:
-        return _call(op, lambda arg: arg, args, kwargs)
-    return _call(op, _to(functools.reduce(torch.promote_types, dtypes)), args, kwargs)
+_STAND_INS: dict[str, Callable[[Callable[[], torch.Tensor]], Any]] = {
+    "Tensor": lambda tensor: tensor(),
+    "List[Tensor]": lambda tensor: [tensor(), tensor()],
+    "int": lambda tensor: 1,
+    "SymInt": lambda tensor: 1,
+    "float": lambda tensor: 1.0,
+    "number": lambda tensor: 1,
+    "bool": lambda tensor: False,
+    "str": lambda tensor: "fro",
+    "List[int]": lambda tensor: [1],
+    "List[bool]": lambda tensor: [True],
+}
+"""An argument of each type that has to be given."""

@@ -46,6 +46,8 @@ def enter_thread() -> None:
     """
     _thread.ready = True
     torch._C._set_multithreading_enabled(False)  # type: ignore[attr-defined]
+    if not torch.is_autocast_enabled("xla"):
+        torch.set_autocast_dtype("xla", torch.bfloat16)  # if none is named: the CPU's
 
 
 def call(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
@@ -314,6 +316,7 @@ _WHOLE = (
     aten.convolution.default,
     aten.convolution_backward.default,
     aten.native_layer_norm.default,
+    aten.native_group_norm.default,
     aten.embedding.default,
 )
 """Operators with a kernel for all devices that would take them apart before we see them."""

@@ -270,15 +270,18 @@ def native_group_norm(input, weight, bias, N, C, HxW, group, eps):
 @lowers(aten.native_group_norm_backward.default)
 def native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask):
     shape, axes = _channel_shape(input), _channel_axes(input)
-    mean, rstd = wide(mean).reshape(N, group, 1), wide(rstd).reshape(N, group, 1)
-    normal = (wide(input).reshape(N, group, C // group * HxW) - mean) * rstd
+    x, rstd = wide(input).reshape(N, group, C // group * HxW), wide(rstd).reshape(N, group, 1)
+    # Rounded to half precision, a mean far from zero would be off by more than the deviation.
+    exact = mean.dtype == wide_dtype(mean.dtype)
+    normal = (x - (mean.reshape(N, group, 1) if exact else x.mean(2, keepdims=True))) * rstd
     grad = wide(grad_out)
+    dtype = input.dtype if weight is None else weight.dtype
     grad_input = grad_weight = grad_bias = None
     if output_mask[0]:
         scaled = grad if weight is None else grad * wide(weight).reshape(shape)
         full = _normal_backward(scaled.reshape(normal.shape), normal, rstd, (2,))
-        grad_input = full.reshape(input.shape).astype(input.dtype)
-    dtype = input.dtype if weight is None else weight.dtype
+        # Of a half and a single precision eager makes a half, but torch records a single.
+        grad_input = full.reshape(input.shape).astype(jnp.promote_types(input.dtype, dtype))
     if output_mask[1]:
         grad_weight = (grad * normal.reshape(input.shape)).sum(axes).astype(dtype)
     if output_mask[2]:
