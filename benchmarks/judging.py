@@ -25,7 +25,7 @@ from torch_galley.core.events import (
     PlanExecuted,
     listen,
 )
-from torch_galley.core.reasons import DataDependentShape, Random, SharedMemory
+from torch_galley.core.reasons import DataDependentShape, Random, Seed, SharedMemory
 
 LIMIT = 1e-4
 """The largest error that passes, relative to scale."""
@@ -100,7 +100,7 @@ class Seen:
             f"{node.target}: {reason}"
             for graph in self.graphs
             for node, reason in graph.native.items()
-            if not isinstance(reason, DataDependentShape | Random | SharedMemory)
+            if not isinstance(reason, DataDependentShape | Random | Seed | SharedMemory)
         ]
 
 

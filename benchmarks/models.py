@@ -119,7 +119,8 @@ def _compiled(model: Any, contender: str) -> Callable[..., Any]:
 
     if contender == "eager":
         return model
-    options = {"min_cluster_size": 1, "strict": True} if contender == "galley" else None
+    ours = {"min_cluster_size": 1, "strict": True, "rng": "native"}
+    options = ours if contender == "galley" else None
     return torch.compile(model, backend=contender, options=options)
 
 

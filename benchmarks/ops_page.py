@@ -59,7 +59,9 @@ What the verdicts above allow, and a user should know:
   scalar loop does (its vectorised one gives 0 for 0). An infinity beside a NaN has no sign in C;
   that of a complex sine is positive, as in glibc. Of equal zeros, `scatter_reduce` with `amax` or
   `amin` keeps either sign.
-- Random operators draw from torch's own generator, outside of XLA: a seed gives eager's numbers.
+- Random numbers: this page is of `rng="native"`, where torch's own operators draw eager's numbers
+  outside of XLA. By default XLA draws others of the same distributions, from a seed that each call
+  takes from torch's generator ([decision 0007](decisions/0007-random-numbers.md)).
 - Singular vectors and eigenvectors are computed natively, as their signs are LAPACK's own.
 """
 

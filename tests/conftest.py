@@ -50,6 +50,13 @@ def galley() -> Callable[..., Any]:
 
 
 @pytest.fixture
+def eagers_numbers() -> Iterator[None]:
+    """Have random numbers drawn as in eager, to be compared with eager's."""
+    with torch_galley.config(rng="native"):
+        yield
+
+
+@pytest.fixture
 def same() -> Callable[..., None]:
     """Assert that a function compiled by us equals eager, and that XLA did the work."""
 

@@ -230,6 +230,7 @@ def test_tied_weights_stay_tied_through_training(xla: torch.device) -> None:
     torch.testing.assert_close(tied(xla), tied("cpu"))
 
 
+@pytest.mark.usefixtures("eagers_numbers")
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpointing(reentrant: bool, xla: torch.device) -> None:
     def grads(device: Any) -> list[torch.Tensor]:

@@ -40,7 +40,7 @@ with warnings.catch_warnings():
 
 Compiler = Callable[..., Any]
 """Makes of a graph and its example inputs a function of a list of inputs."""
-OPTIONS = {"min_cluster_size": 1, "strict": True}
+OPTIONS = {"min_cluster_size": 1, "strict": True, "rng": "native"}
 DYNAMO_SAMPLES = 2
 """How many samples of an entry are compiled with torch.compile too, in the first dtype it takes."""
 BATCH = 8

@@ -113,7 +113,7 @@ def _difference(op: Any, sample: Any, call: Call, tensors: Any, expected: Any, a
 def _run(call: Call, tensors: Sequence[torch.Tensor], device: str) -> tuple[list[Any], list[Any]]:
     """Return the results, and the arguments, which the call may have written; all on the CPU."""
     torch.manual_seed(0)
-    with torch.no_grad():
+    with torch.no_grad(), torch_galley.config(rng="native"):
         given = [tensor.detach().clone().to(device) for tensor in tensors]
         results = pytree.tree_leaves(call(device, *given))
         both = (results, given)

@@ -11,6 +11,7 @@ from torch import fx
 from torch._guards import TracingContext
 
 from torch_galley.capture.fx import PARAMETER, Captured
+from torch_galley.capture.random import draw_from_seed
 from torch_galley.core.config import Config
 from torch_galley.core.errors import CaptureError
 from torch_galley.core.events import Warned, emit
@@ -46,12 +47,19 @@ def capture(
 
     def compiler(role: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         def compile_part(part: fx.GraphModule, _inputs: Sequence[Any]) -> Any:
+            if role == "inference" and config.rng == "xla":
+                draw_from_seed(part)
             _mark_parameters(part, example_inputs)
             run = execute(Captured(part, role, config, _visible(role)))
             run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd hands over a list
             return run
 
         return compile_part
+
+    def split(joint: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        if config.rng == "xla":  # before it is known what a backward computes again
+            draw_from_seed(joint)
+        return min_cut_rematerialization_partition(joint, *args, **kwargs)
 
     backend = aot_autograd(
         fw_compiler=compiler("forward"),

@@ -10,7 +10,7 @@ from torch_galley.cluster.operation import nbytes
 from torch_galley.cluster.partition import Decide, partition
 from torch_galley.cluster.support import HasDevice, name_of
 from torch_galley.cluster.total import Total
-from torch_galley.core.reasons import OUTVOTED
+from torch_galley.core.reasons import OUTVOTED, Seed
 
 SIZES = (1, 2, 4, 8, 16)
 """Values of min_cluster_size that `what_if` tries."""
@@ -41,7 +41,7 @@ def culprits(clustered: Clustered) -> Mapping[tuple[str, str], list[str]]:
     """Return what XLA can't take, by operator and group of reasons, the most frequent first."""
     found: dict[tuple[str, str], list[str]] = {}
     for node, reason in clustered.native.items():
-        if not isinstance(reason, OUTVOTED):
+        if not isinstance(reason, (*OUTVOTED, Seed)):
             found.setdefault((name_of(node.target), reason.group), []).append(node.name)
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 

@@ -17,6 +17,7 @@ from torch_galley.core.config import Config
 from torch_galley.core.errors import ConfigError
 from torch_galley.core.reasons import DeniedByUser, NotAllowed, OutOfFuel, Reason
 from torch_galley.core.site import module_path
+from torch_galley.ops.draw import of_torch
 
 Matches = Callable[[fx.Node, str], bool]
 """Whether an entry of a list means a node."""
@@ -69,8 +70,8 @@ def _listed(node: fx.Node, lists: Iterable[tuple[str, tuple[str, ...], Matches]]
 
 
 def _is_operator(node: fx.Node, entry: str) -> bool:
-    packet = getattr(node.target, "overloadpacket", None)
-    return entry in (str(node.target), str(packet))
+    targets = [node.target, of_torch(node.target)]  # a draw goes by torch's name too
+    return any(entry in (str(t), str(getattr(t, "overloadpacket", None))) for t in targets)
 
 
 def _is_named(node: fx.Node, entry: str) -> bool:

@@ -28,6 +28,7 @@ from torch_galley.core.reasons import (
     Constant,
     GroupNative,
     Reason,
+    Seed,
     SharedMemory,
 )
 from torch_galley.core.site import site_of
@@ -71,11 +72,12 @@ def partition(
         raise _not_full(first, reasons)
     supported = [reason is None for reason in reasons]
     limits = Limits(atoms.devices(), scopes(first, config), config.max_cluster_size or None)
-    if all(supported) and limits == UNLIMITED:
-        # Nothing runs between the parts of a graph that XLA takes whole, so separate executables
-        # would only add calls. (With native operations about, joining parts that no edge joins
-        # could make one wait for what only the other needs.)
-        kept, clones = [list(range(len(first)))] if first else [], []
+    if full and limits == UNLIMITED:
+        # Nothing runs between the parts of a graph that XLA takes whole (a seed is drawn before
+        # all), so separate executables would only add calls. (With native operations about,
+        # joining parts that no edge joins could make one wait for what only the other needs.)
+        whole = [v for v, taken in enumerate(supported) if taken]
+        kept, clones = [whole] if whole else [], []
         dissolve_small(kept, first, reasons, config)
     else:
         constant = atoms.constants(supported)
@@ -148,8 +150,8 @@ def _together(
 
 
 def _counts(reason: Reason | None) -> bool:
-    """Whether it is work that `require_full` wants in XLA: to show memory is none."""
-    return reason is not None and not isinstance(reason, SharedMemory)
+    """Whether it is work that `require_full` wants in XLA: to show memory or take a seed is none."""
+    return reason is not None and not isinstance(reason, SharedMemory | Seed)
 
 
 def _not_full(nodes: Sequence[fx.Node], reasons: Sequence[Reason | None]) -> ClusterError:

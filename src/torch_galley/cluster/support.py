@@ -15,6 +15,7 @@ from torch_galley.capture.outputs import SHARES_MEMORY
 from torch_galley.core import reasons
 from torch_galley.core.reasons import Reason
 from torch_galley.core.spec import XLA_DTYPE
+from torch_galley.ops.draw import SEED
 from torch_galley.ops.refused import refused
 from torch_galley.ops.registry import is_torchs, lookup, writes
 
@@ -36,6 +37,8 @@ def support(node: fx.Node, has_device: HasDevice) -> Reason | None:
         return reasons.NoLowering(f"{kind} {name}")
     if writes(target):
         return reasons.SideEffect(name)
+    if target is SEED:
+        return reasons.Seed(name)
     if draws(target):
         return reasons.Random(name)
     if is_symbolic_number(node) or node.meta.get("unbacked_bindings"):

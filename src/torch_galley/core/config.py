@@ -147,6 +147,12 @@ class Config:
         True,
         "Raise on an index out of range, a division by zero, a singular matrix, as eager does.",
     )
+    rng: str = _setting(
+        "xla",
+        "Who draws random numbers: 'xla' from a seed that each call takes from torch's generator, "
+        "or 'native', torch's own operators, with eager's very numbers.",
+        ("xla", "native"),
+    )
     cache_size: int = _setting(
         512, "Executables kept in memory; the least recently used go first.", minimum=1
     )

@@ -159,8 +159,17 @@ class DataDependentShape(Reason):
 
 
 @dataclass(frozen=True)
+class Seed(Reason):
+    """The one number that a call takes from torch's generator, for XLA to draw all others from."""
+
+    op: str
+    sentence = "{op} draws the seed from torch's generator"
+
+
+@dataclass(frozen=True)
 class Random(Reason):
-    """A random operator: it runs natively so that it draws eager's very numbers."""
+    """A random operator that draws from a generator of torch's: by the setting `rng`, because it
+    is given one, or because XLA can't draw what it draws."""
 
     op: str
     sentence = "{op} draws random numbers"

@@ -41,17 +41,16 @@ def derive(overload: OpOverload) -> Derived | None:
     is_out = bool(written) and all(a.kwarg_only for a in arguments if a.name in written)
     if not written or not is_torchs(overload.namespace):
         return None
-    packet: OpOverloadPacket | None = overload.overloadpacket
+    packets: list[OpOverloadPacket | None] = [overload.overloadpacket]
     if not is_out:
         namespace, name = overload._schema.name.split("::")
         if not name.endswith("_"):
             return None
-        packet = getattr(getattr(torch.ops, namespace), name[:-1], None)
-    if packet is None:
-        return None
+        own = getattr(torch.ops, namespace)
+        packets = [getattr(own, other, None) for other in (name[:-1], f"{name}functional")]
     wanted = [(a.name, str(a.type)) for a in arguments if not (is_out and a.name in written)]
     outs = written if is_out else ()
-    candidates = [getattr(packet, name) for name in packet.overloads()]
+    candidates = [getattr(p, name) for p in packets if p is not None for name in p.overloads()]
     candidates = [c for c in candidates if _functional_results(c)]
     for factory in (False, True):
         for candidate in candidates:

@@ -53,13 +53,13 @@ _TORCHS = frozenset(
     {"aten", "prims", "prim", "inductor", "inductor_prims", "debugprims", "debug_mode_ops"}
     | {"rngprims", "profiler", "streams", "quantized", "quantization", "_quantized", "sparse"}
     | {"mkl", "mkldnn", "mkldnn_prepacked", "onednn", "static_runtime", "_native", "_dtensor"}
-    | {"c10d", "symm_mem", "fsdp", "_c10d_functional", "_c10d_functional_autograd"}
+    | {"galley", "c10d", "symm_mem", "fsdp", "_c10d_functional", "_c10d_functional_autograd"}
 )
-"""Namespaces of operators that come with torch."""
+"""Namespaces of operators that come with torch, and our own."""
 
 
 def is_torchs(namespace: str) -> bool:
-    """Whether operators of a namespace come with torch. Others are a user's, or a library's."""
+    """Whether operators of a namespace come with torch, or are our own. Others are a user's, or a library's."""
     return namespace in _TORCHS
 
 

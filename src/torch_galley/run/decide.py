@@ -28,6 +28,7 @@ from torch_galley.core.config import Config
 from torch_galley.core.machine import versions
 from torch_galley.lower.driver import Argument
 from torch_galley.lower.symbol import cluster_symbols, first_seen
+from torch_galley.ops.draw import SEED, of_torch
 from torch_galley.ops.registry import revision
 from torch_galley.run.decisions import Decision, Decisions
 
@@ -154,7 +155,8 @@ def _is_repeatable(node: fx.Node) -> bool:
     target = node.target
     if is_getitem(node) or is_shape_number(node):
         return True
-    if revision(target):  # what may be in XLA is a function
+    # What may be in XLA is a function, and the draws are functions of their seed.
+    if revision(target) or target is SEED or of_torch(target) is not None:
         return True
     if not isinstance(target, OpOverload) or target.namespace not in ("aten", "prims"):
         return False

@@ -32,6 +32,7 @@ from torch_galley.core.errors import LoweringError
 from torch_galley.core.events import GraphRecut, NativeExecuted, PlanExecuted, emit
 from torch_galley.lower.symbol import bind, mentions_symbols, value_of
 from torch_galley.ops import registry
+from torch_galley.run import draw
 from torch_galley.run.device import as_torch
 from torch_galley.run.native import NativeStep
 from torch_galley.run.policy import Policy
@@ -224,7 +225,8 @@ class Plan:
         given = list(inputs)
         inputs.clear()
         emit(NativeExecuted(self.clustered.operations))
-        return list(self.clustered.captured.graph(*given))
+        with draw.without_xla():
+            return list(self.clustered.captured.graph(*given))
 
 
 def _attribute(module: torch.nn.Module, path: str) -> Any:

@@ -104,7 +104,7 @@ class ClusterStep:
         try:
             results = compiled.executable.run(arrays)
             if lowered.checks:
-                _raise_failed(compiled.lowered, compiled.engine.take(results[-1]))
+                raise_failed(compiled.lowered, compiled.engine.take(results[-1]))
         except jax.errors.JaxRuntimeError as error:
             raise self._failure(compiled, error) from error
         return results
@@ -186,7 +186,7 @@ class _Ready:
         self._alive = [weakref.ref(values[place], self._forgetter()) for place in kept]
         if self._take is not None:
             lowered = self.compiled.lowered
-            check = partial(_raise_failed, lowered) if lowered.checks else None
+            check = partial(raise_failed, lowered) if lowered.checks else None
             self.usual = _mover(kept, self._slots, self.compiled.executable.run, self._take, check)
         return arrays
 
@@ -320,7 +320,7 @@ class _Slot:
         return to_jax(value, self._argument.layout, self._engine)
 
 
-def _raise_failed(lowered: Lowered, verdicts: torch.Tensor) -> None:
+def raise_failed(lowered: Lowered, verdicts: torch.Tensor) -> None:
     """Raise what eager would have raised for the first check that failed."""
     for check, (count, value) in zip(lowered.checks, verdicts.tolist(), strict=True):
         if count:

@@ -23,6 +23,7 @@ from torch_galley.core.reasons import Reason
 from torch_galley.ops import aten as families
 from torch_galley.ops.decompose import decompositions
 from torch_galley.ops.derive import derive
+from torch_galley.ops.draw import ours
 from torch_galley.ops.registry import Lowering, lookup
 from torch_galley.tools.trial import Trial, trials
 
@@ -65,6 +66,9 @@ def supported(op: OpOverload) -> Support:
     lowering = lookup(op)
     if lowering is not None:
         return Support(name, "lowered", _place(lowering), _condition(lowering.when))
+    drawing = lookup(ours(op))
+    if drawing is not None:
+        return Support(name, "lowered", f"drawn from a seed by {_place(drawing)}")
     if (derived := derive(op)) is not None:
         return Support(name, "rewritten", f"captured as {derived.functional}")
     rule = decompositions().get(op)

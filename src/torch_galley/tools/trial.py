@@ -15,11 +15,12 @@ from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_galley.capture.fx import Captured
+from torch_galley.capture.random import draw_from_seed
 from torch_galley.cluster.clustered import Clustered
 from torch_galley.cluster.operation import is_operation
 from torch_galley.core.config import Config
 from torch_galley.core.errors import LoweringError
-from torch_galley.core.reasons import TooSmall
+from torch_galley.core.reasons import Seed, TooSmall
 from torch_galley.core.spec import XLA_DTYPE, TensorSpec
 from torch_galley.lower.driver import Argument, lower
 from torch_galley.ops.decompose import decompositions
@@ -99,6 +100,7 @@ def _trial(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Trial:
             graph = make_fx(call, decomposition_table=table, tracing_mode="fake")(*tensors)
     except Exception as error:
         return Trial(told, (), f"can't be captured: {type(error).__name__}")
+    draw_from_seed(graph)
     graph.graph.eliminate_dead_code()
     made = [node for node in graph.graph.nodes if is_operation(node)]
     into = tuple(dict.fromkeys(str(node.target) for node in made))
@@ -114,7 +116,7 @@ def _verdict(graph: fx.GraphModule) -> str:
     except AttributeError:  # a graph that returns no tensor
         return "its result is no tensor"
     reasons = dict.fromkeys(
-        str(reason) for reason in found.native.values() if not isinstance(reason, TooSmall)
+        str(reason) for reason in found.native.values() if not isinstance(reason, TooSmall | Seed)
     )
     return "; ".join(reasons) or "xla"
 

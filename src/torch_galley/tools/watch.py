@@ -24,6 +24,7 @@ from torch_galley.capture.fx import Captured
 from torch_galley.core.config import current
 from torch_galley.core.errors import ToolError
 from torch_galley.core.site import Site
+from torch_galley.run.draw import without_xla
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,12 @@ def watch(
 
         def execute(captured: Captured) -> Callable[[list[Any]], Sequence[Any]]:
             mine.append(captured)
-            return lambda values: captured.graph(*values)
+
+            def run(values: list[Any]) -> Sequence[Any]:
+                with without_xla():
+                    return captured.graph(*values)
+
+            return run
 
         # Else the backward graph would be made only when a backward is run.
         with functorch_config.patch(force_non_lazy_backward_lowering=True):

@@ -311,6 +311,7 @@ def test_tied_weights_stay_tied(xla: torch.device) -> None:
     assert model[0].weight.grad is not None
 
 
+@pytest.mark.usefixtures("eagers_numbers")
 def test_random_numbers_are_the_cpus(xla: torch.device) -> None:
     torch.manual_seed(3)
     wanted = torch.randn(4), torch.rand(2, 2), torch.nn.functional.dropout(torch.ones(8))

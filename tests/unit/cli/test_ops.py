@@ -50,7 +50,7 @@ def test_decomposed_by_torch(capsys):
 @pytest.mark.parametrize(
     ("name", "code", "words"),
     [
-        ("aten.rand.default", "Random", "draws random numbers"),
+        ("aten.randint_like.Tensor", "Random", "draws random numbers"),
         ("aten.nonzero.default", "DataDependentShape", "result depends on the data"),
         ("aten.linalg_eig.default", "NoLowering", "no lowering for aten.linalg_eig.default"),
         ("aten._cummax_helper.default", "SideEffect", "has a side effect"),
@@ -66,6 +66,10 @@ def test_native(capsys, name, code, words):
 
 def test_an_inplace_form():
     assert supported(aten.add_.Tensor).detail == "captured as aten.add.Tensor"
+
+
+def test_a_draw():
+    assert "drawn from a seed by body rand, " in supported(aten.rand.default).detail
 
 
 def test_json_has_the_trials(capsys):

@@ -39,6 +39,7 @@ TWINS = {
     "recompile_limit": ("0", 0),
     "recompile_runs": ("10", 10),
     "check_indices": ("0", False),
+    "rng": ("native", "native"),
     "cache_size": ("3", 3),
     "mode": ("blocking", "blocking"),
     "max_pending": ("50", 50),

@@ -1,10 +1,12 @@
-"""The same seed drops the same elements as in eager."""
+"""With rng="native", the same seed drops the same elements as in eager."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 import torch.nn.functional as F
+
+pytestmark = pytest.mark.usefixtures("eagers_numbers")
 
 CASES = {
     "dropout": lambda x: F.dropout(F.dropout(x.sin(), 0.3).cos(), 0.1),

@@ -270,14 +270,16 @@ def test_forward_and_backward_are_decided_apart(bench):
     assert [event.choices[-1].kept for event in bench.decided] == ["eager", "clusters"]
 
 
-def test_random_numbers_are_drawn_once(bench):
+@pytest.mark.parametrize("rng", ["native", "xla"])
+def test_random_numbers_are_drawn_once(bench, galley, rng):
     def function(x):
         return torch.nn.functional.dropout(x * 2 + 1, 0.5) * 3
 
-    compiled = bench.compiled(function)
+    compiled = bench.compiled(function, rng=rng)
+    usual = function if rng == "native" else galley(function)
     for _ in range(2):
         torch.manual_seed(3)
-        wanted, after = function(X), torch.rand(1)
+        wanted, after = usual(X), torch.rand(1)
         torch.manual_seed(3)
         torch.testing.assert_close(compiled(X), wanted)
         torch.testing.assert_close(torch.rand(1), after)
@@ -414,7 +416,7 @@ def noisy(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("seconds", [0.5, 3.0], ids=["kept", "not kept"])
 def test_inductor_draws_what_eager_draws(bench, seconds):
     bench.times["inductor"] = seconds
-    compiled = bench.compiled(noisy, native="inductor")
+    compiled = bench.compiled(noisy, native="inductor", rng="native")
 
     def three(function: Callable[..., Any]) -> list[torch.Tensor]:
         torch.manual_seed(5)

@@ -62,6 +62,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.usefixtures("eagers_numbers")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_results(galley, way, name):

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from torch_galley.capture.fx import Captured
+from torch_galley.capture.lazy.stream import graph_seed
+from torch_galley.ops.draw import SEED
 
 
 def on_device(captured: Captured) -> bool:
@@ -22,6 +24,10 @@ def recorder(captured: Captured) -> Callable[[list[Any]], Sequence[Any]]:
     They become one program with what was recorded before and after: forward, backward and
     optimizer are compiled together, at the next sync or read.
     """
+    for node in captured.graph.graph.nodes:
+        if node.target is SEED:  # one for each run, of a jitted step's replays too
+            node.target = graph_seed
+    captured.graph.recompile()
     run = captured.graph.forward
 
     def record(inputs: list[Any]) -> Sequence[Any]:

@@ -23,7 +23,10 @@ from torch_galley.capture.lazy.infer import NoMetaKernel, infer, raise_as_eager
 from torch_galley.capture.lazy.operator import Call, Form, Operator, operator
 from torch_galley.capture.lazy.own import take_own_operators
 from torch_galley.capture.lazy.special import SPECIAL
-from torch_galley.capture.lazy.trace import Recipe, Step, Value
+from torch_galley.capture.lazy.stream import next_draw
+from torch_galley.capture.lazy.trace import Recipe, Step, Value, record
+from torch_galley.core.config import setting
+from torch_galley.ops.draw import of_torch, try_numbers
 
 aten = torch.ops.aten
 
@@ -86,6 +89,8 @@ def _ordinary(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             return _view(found, args, kwargs)
         if found.form is Form.RESHAPE:
             return _reshape(found, args, kwargs)
+        if found.form is Form.DRAW:
+            return _draw(found, args, kwargs)
         if found.form is Form.WRITE and found.derived is not None:
             return _write(found, args, kwargs)
     except NoMetaKernel:
@@ -179,6 +184,9 @@ def _function(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 def _know_function(made: Call) -> _Known:
     op = made.operator.op
+    theirs = of_torch(op)
+    if theirs is not None:
+        try_numbers(theirs, made.args[2:], made.kwargs)
     shapes = infer(op, made.args, made.kwargs)
     leaves, spec = tree_flatten(shapes)
     if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
@@ -187,6 +195,39 @@ def _know_function(made: Call) -> _Known:
     kinds = tuple((x.sizes, x.dtype) if isinstance(x, storage.Layout) else None for x in likes)
     recipe = Recipe(op, *made.template(), kinds)
     return _Known(recipe, likes, None if isinstance(shapes, torch.Tensor) else spec)
+
+
+def _draw(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Record a draw. What it fills is not looked at."""
+    own, derived = found.drawn, found.derived
+    assert own is not None
+    given = dict(zip(found.names, args, strict=False)) | kwargs
+    filled = given[derived.written[0]] if derived is not None else None
+    if given.get("generator") is not None or setting("rng") == "native":
+        raise NoMetaKernel
+    if filled is not None and overlap.internal(filled):
+        raise NoMetaKernel  # eager's order of writing counts
+    names = operator(own).names[2:]
+    taken = [given[name] for name in names if name in given and name not in kwargs]
+    rest = {name: arg for name, arg in kwargs.items() if name in names}
+    if "dtype" in names and "self" not in names and rest.get("dtype") is None:
+        whole = found.op.overloadpacket in (aten.randint, aten.randperm)
+        rest["dtype"] = torch.int64 if whole else torch.get_default_dtype()
+    if filled is None:
+        return _function(operator(own), (*next_draw(), *taken), rest)
+    sizes, dtype = tuple(filled.shape), filled.dtype
+    if derived is not None and not derived.outs:
+        blank = record(aten.empty.memory_format, (), sizes, kind=(sizes, dtype), dtype=dtype)
+        taken[0] = storage.hold(blank)
+    elif "dtype" in rest:
+        rest |= {"dtype": dtype, "device": filled.device}
+    drawn = storage.read(_function(operator(own), (*next_draw(), *taken), rest))
+    if drawn.dtype is not dtype:
+        raise NoMetaKernel  # whether eager casts differs
+    if drawn.shape != sizes:
+        native.resize(filled, drawn.shape)
+    storage.write(filled, drawn)
+    return filled
 
 
 _BOUNDED = (aten.as_strided.default, aten._reshape_alias.default)

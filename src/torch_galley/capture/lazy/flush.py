@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torch_galley.capture.fx import Captured
-from torch_galley.capture.lazy import storage
+from torch_galley.capture.lazy import storage, stream
 from torch_galley.capture.lazy.place import site_of, user_frames
 from torch_galley.capture.lazy.region import memory_order
 from torch_galley.capture.lazy.segment import segments
@@ -150,6 +150,7 @@ def flush(cause: str) -> None:
     with lock:
         _check_not_tracing(cause)
         pieces, _endless, _before, _brought = _endless, False, made(), 0
+        stream.end()
         wanted = storage.pending()
         if not wanted:
             return

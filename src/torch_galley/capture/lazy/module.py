@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torch_galley.capture.lazy import storage
+from torch_galley.capture.lazy import storage, stream
 from torch_galley.capture.lazy.flush import flush
 from torch_galley.core.errors import CaptureError
 
@@ -146,10 +146,10 @@ class Module:
         return False
 
     def manual_seed(self, seed: int) -> None:
-        pass  # numbers are drawn from the CPU generator, which torch.manual_seed seeds
+        stream.restart()  # seeds come from the CPU generator, which torch.manual_seed seeds
 
     def manual_seed_all(self, seed: int) -> None:
-        pass
+        stream.restart()
 
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
         return torch.get_rng_state()
@@ -174,6 +174,7 @@ def patch_torch() -> None:
     _patch_generator()
     _patch_synchronize()
     _patch_nbytes()
+    stream.patch_states()
 
 
 def _patch_generator() -> None:

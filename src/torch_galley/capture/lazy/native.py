@@ -1,12 +1,11 @@
 """Operators that can't be recorded: random draws, shapes that hang on data, no shape rule.
 
-They run at once on CPU copies. Random numbers come from torch's CPU generator, so that a seed
-gives what it gives on the CPU.
+They run at once on CPU copies. Random numbers that XLA doesn't draw come from torch's CPU
+generator, so that a seed gives what it gives on the CPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,14 +32,6 @@ _FILLS = frozenset(
     }
 )
 """In-place draws that never look at what they overwrite."""
-
-
-def draw(make: Callable[[], torch.Tensor]) -> Value:
-    """Return random numbers drawn now by `make`, which can be asked for others later."""
-    with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.no_grad():
-        value = Value.ready(make())
-    value.redraw = make
-    return value
 
 
 def run(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
 from torch_galley.capture.lazy.trace import Recipe
+from torch_galley.ops.draw import of_torch, seed_of
 
 FOREACH = "_foreach_"
 _EACH = torch._C.DispatchKey.CompositeExplicitAutograd
@@ -68,6 +69,8 @@ def places(op: OpOverload) -> dict[int | str, bool]:
 
     Example: of `aten.addcdiv.default` the argument "value".
     """
+    if of_torch(op) is not None:
+        return {1: True}  # which draw it is
     if base_name(op) not in _RULES or op._overloadname.endswith("_mode"):
         return {}
     found: dict[int | str, bool] = {}
@@ -84,6 +87,8 @@ def may_vary(op: OpOverload, number: Any, dtype: torch.dtype | None) -> bool:
     Half precision is computed in single where eager does that. An integer must
     fit in the dtype that eager gives it, so only those of int64 may vary.
     """
+    if of_torch(op) is not None:
+        return True
     if dtype is None:
         return False
     name = base_name(op)
@@ -108,6 +113,9 @@ def call(recipe: Recipe, operands: Sequence[torch.Tensor], numbers: Sequence[Any
         # The kernel for all devices takes a _foreach_ operator apart.
         op = functools.partial(recipe.op._op_dk, _EACH) if foreach else recipe.op
         return tree_leaves(op(*args, **kwargs))
+    if of_torch(recipe.op) is not None:
+        seed, number, *rest = args
+        return tree_leaves(recipe.op(seed_of(seed, number.tensor), 0, *rest, **kwargs))
     if not foreach:
         return [_one(recipe, 0, args, kwargs)]
     columns = [arg if isinstance(arg, list) else [arg] * len(args[0]) for arg in args]

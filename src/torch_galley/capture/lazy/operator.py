@@ -16,7 +16,9 @@ from torch.nn import Parameter
 
 from torch_galley.capture.lazy import number
 from torch_galley.capture.lazy.trace import Number, Operand
+from torch_galley.ops import draw
 from torch_galley.ops.derive import Derived, derive
+from torch_galley.ops.registry import lookup
 
 aten = torch.ops.aten
 
@@ -27,7 +29,9 @@ class Form(Enum):
     VIEW = auto()
     WRITE = auto()
     NATIVE = auto()
-    """Draws random numbers, or has a result whose shape hangs on data."""
+    """Has a result whose shape hangs on data, or draws what XLA can't."""
+    DRAW = auto()
+    """Draws random numbers: returns them, or fills an argument with them."""
     RESHAPE = auto()
     """Makes its argument another view of its storage: t_, squeeze_, ..."""
     FUNCTION = auto()
@@ -36,7 +40,7 @@ class Form(Enum):
 class Operator:
     """An overload and its facts."""
 
-    __slots__ = ("derived", "form", "names", "numbers", "op", "tensors", "written")
+    __slots__ = ("derived", "drawn", "form", "names", "numbers", "op", "tensors", "written")
 
     def __init__(self, op: OpOverload):
         schema = op._schema
@@ -44,6 +48,8 @@ class Operator:
         self.names = [argument.name for argument in schema.arguments]
         self.written = {a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write}
         self.derived: Derived | None = derive(op)
+        self.drawn: OpOverload | None = self._drawn()
+        """The operator of ours that draws the same from a seed."""
         self.form = self._form()
         self.tensors = [i for i, a in enumerate(schema.arguments) if str(a.type) == "Tensor"]
         """Positions at which a tensor must stand."""
@@ -51,9 +57,15 @@ class Operator:
         self.numbers = number.places(functional)
         """Arguments whose numbers may vary, by position and by name."""
 
+    def _drawn(self) -> OpOverload | None:
+        own = draw.ours(self.op if self.derived is None else self.derived.functional)
+        return own if lookup(own) is not None else None
+
     def _form(self) -> Form:
         schema, tags = self.op._schema, self.op.tags
         dynamic = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+        if self.drawn is not None:
+            return Form.DRAW
         if torch.Tag.nondeterministic_seeded in tags or dynamic & set(tags):
             return Form.NATIVE
         if torch.Tag.inplace_view in tags:

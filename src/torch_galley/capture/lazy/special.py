@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch._C import DispatchKey
 
-from torch_galley.capture.lazy import native, overlap, storage
+from torch_galley.capture.lazy import native, overlap, storage, stream
 from torch_galley.capture.lazy.flush import count_brought, on_cpu
 from torch_galley.capture.lazy.infer import raise_as_eager
 from torch_galley.capture.lazy.number import may_vary
 from torch_galley.capture.lazy.region import contiguous
 from torch_galley.capture.lazy.trace import Kind, Number, Operand, Recipe, Step, Value, record
+from torch_galley.core.config import setting
 from torch_galley.core.errors import CaptureError
 
 aten = torch.ops.aten
@@ -165,9 +166,14 @@ def _native_dropout(
     if train is False:
         mask = torch.ones(input.shape, dtype=torch.bool, device="cpu")
         return storage.hold(storage.read(input), layout), storage.hold(Value.ready(mask), flags)
+    if setting("rng") == "xla":
+        blank = torch.empty(input.shape, dtype=torch.bool, device=input.device)
+        mask = aten.bernoulli.p(blank, 1 - p)
+        kept = aten.mul.Tensor(input, mask)
+        return aten.mul.Scalar(kept, 1 / (1 - p) if p < 1 else 0.0), mask
     # What draws again is kept with the mask, and must not keep the input alive.
     like = torch.empty_like(input, device="meta")
-    noise = native.draw(lambda: torch.empty_like(like, device="cpu").bernoulli_(1 - p))
+    noise = stream.drawn(lambda: torch.empty_like(like, device="cpu").bernoulli_(1 - p))
     kept = record(aten.ne.Scalar, (noise,), 0, kind=(layout.sizes, torch.bool))
     kind = (layout.sizes, input.dtype)
     scale = record(aten.div.Scalar, (noise,), 1 - p, kind=kind) if p < 1 else noise

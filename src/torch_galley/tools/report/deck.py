@@ -35,6 +35,7 @@ KINDS = {
 _KIND_OF = {
     "DataDependentShape": "data",
     "Random": "data",
+    "Seed": "data",
     "SideEffect": "data",
     "DeniedByUser": "denied",
     "NotAllowed": "denied",
