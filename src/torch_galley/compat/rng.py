@@ -11,6 +11,8 @@ from collections import OrderedDict
 
 import torch
 
+from torch_galley.capture.lazy.stream import draws_before
+
 _KEPT = 64
 _states: OrderedDict[int, torch.Tensor] = OrderedDict()
 
@@ -23,7 +25,8 @@ def get_state() -> int:
         True
     """
     state = torch.get_rng_state()
-    digest = hashlib.blake2b(state.numpy().tobytes(), digest_size=7).digest()
+    place = draws_before(state).to_bytes(8, "big")
+    digest = hashlib.blake2b(state.numpy().tobytes() + place, digest_size=7).digest()
     number = int.from_bytes(digest, "big")
     _states[number] = state
     _states.move_to_end(number)

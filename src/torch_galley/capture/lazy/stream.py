@@ -67,6 +67,12 @@ def graph_seed() -> torch.Tensor:
     return storage.hold(drawn(fresh_seed))
 
 
+def draws_before(state: torch.Tensor) -> int:
+    """Return how many draws were recorded when a state was read, since its seed was drawn."""
+    found: _Stream | None = getattr(state, _REMEMBERED, None)
+    return found.draws if found is not None else 0
+
+
 def restart() -> None:
     """Have the next draw take a seed of its own: the generator was seeded."""
     global _stream
