@@ -6,8 +6,10 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from torch_galley.capture.body import graphs_of
 from torch_galley.capture.effects import drop_unread, untie_checks
 from torch_galley.capture.fx import Captured
+from torch_galley.capture.loop import carry_tensors
 from torch_galley.capture.outputs import replay_views
 from torch_galley.capture.strided import rebase_as_strided
 from torch_galley.cluster.candidate import unknown_names
@@ -57,9 +59,11 @@ def settle(captured: Captured, use: Callable[[Clustered], Result]) -> Result:
     Raises:
         LoweringError: a lowering failed, and the setting `strict` is on.
     """
-    rebase_as_strided(captured.graph.graph)
-    untie_checks(captured.graph.graph)
-    drop_unread(captured.graph.graph)
+    carry_tensors(captured.graph.graph)
+    for graph in graphs_of(captured.graph):
+        rebase_as_strided(graph)
+        untie_checks(graph)
+        drop_unread(graph)
     replay_views(captured)
     for message in unknown_names(captured):
         emit(Warned(message))

@@ -43,7 +43,7 @@ def capture(
     # Here, so that `import torch_galley` does not pay for Dynamo.
     from torch._dynamo.backends.common import aot_autograd
 
-    from torch_galley.capture.split import split  # it imports torch's partitioner
+    from torch_galley.capture import split  # it imports torch's partitioner
 
     def compiler(role: str) -> Callable[[fx.GraphModule, Sequence[Any]], Any]:
         def compile_part(part: fx.GraphModule, _inputs: Sequence[Any]) -> Any:
@@ -56,17 +56,17 @@ def capture(
 
         return compile_part
 
-    def split(joint: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+    def partition(joint: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
         if config.rng == "xla":  # before it is known what a backward computes again
             draw_from_seed(joint)
-        return min_cut_rematerialization_partition(joint, *args, **kwargs)
+        return split.split(joint, *args, **kwargs)
 
     backend = aot_autograd(
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
         decompositions=decompositions(),
-        partition_fn=split,
+        partition_fn=partition,
     )
     return backend(graph, list(example_inputs))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from torch_galley.capture import save
+from torch_galley.capture.body import body_of
 from torch_galley.capture.encode import kind_of
 from torch_galley.core.config import Config
 from torch_galley.core.site import site_of
@@ -47,30 +49,11 @@ class Captured:
 
     def text(self) -> str:
         """Return the graph, a line a node: name, type, operator, arguments."""
-        lines = []
-        for node in self.graph.graph.nodes:
-            arguments = ", ".join(
-                [str(arg) for arg in node.args] + [f"{k}={v}" for k, v in node.kwargs.items()]
-            )
-            kind = "" if node.op == "call_function" else f"{node.op} "
-            lines.append(
-                f"{node.name}: {kind_of(node.meta.get('val'))} = {kind}{node.target}({arguments})"
-            )
-        return "\n".join(lines)
+        return "\n".join(_lines(self.graph.graph))
 
     def to_json(self) -> dict[str, Any]:
         """Return the graph as plain data: role, and a list of nodes with their places."""
-        nodes = [
-            {
-                "name": node.name,
-                "op": node.op,
-                "target": str(node.target),
-                "type": kind_of(node.meta.get("val")),
-                "inputs": [arg.name for arg in node.all_input_nodes],
-                "site": str(site_of(node.meta) or ""),
-            }
-            for node in self.graph.graph.nodes
-        ]
+        nodes = list(map(_node_to_json, self.graph.graph.nodes))
         return {"role": self.role, "fingerprint": self.fingerprint, "nodes": nodes}
 
     def save(self, folder: str | Path) -> Path:
@@ -91,6 +74,34 @@ class Captured:
             ToolError: no such folder, or a file in it is corrupt or foreign.
         """
         return cls(*save.load(folder))
+
+
+def _lines(graph: fx.Graph) -> Iterator[str]:
+    """Yield a graph's lines; those of a graph inside it, indented, where it is fetched."""
+    for node in graph.nodes:
+        arguments = ", ".join(
+            [str(arg) for arg in node.args] + [f"{k}={v}" for k, v in node.kwargs.items()]
+        )
+        body = body_of(node)
+        if body is not None:
+            yield f"{node.name}: graph"
+            yield from (f"    {line}" for line in _lines(body.graph))
+            continue
+        kind = "" if node.op == "call_function" else f"{node.op} "
+        yield f"{node.name}: {kind_of(node.meta.get('val'))} = {kind}{node.target}({arguments})"
+
+
+def _node_to_json(node: fx.Node) -> dict[str, Any]:
+    body = body_of(node)
+    data = {
+        "name": node.name,
+        "op": node.op,
+        "target": str(node.target),
+        "type": "graph" if body is not None else kind_of(node.meta.get("val")),
+        "inputs": [arg.name for arg in node.all_input_nodes],
+        "site": str(site_of(node.meta) or ""),
+    }
+    return data if body is None else data | {"nodes": list(map(_node_to_json, body.graph.nodes))}
 
 
 def is_tensor(node: fx.Node) -> bool:

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
+from torch_galley.capture.body import attribute, elements
 from torch_galley.capture.encode import (
     Decoder,
     decode_target,
@@ -85,7 +86,7 @@ def graph_to_json(module: fx.GraphModule, files: dict[str, bytes]) -> dict[str, 
             raise ToolError(f"a {node.op} node ({node.name}) can't be saved", node=node.name)
         if node.op == "get_attr":
             path = str(node.target)
-            found = _attribute(module, path)
+            found = attribute(module, path)
             if isinstance(found, fx.GraphModule):  # a branch of cond, a body of a loop
                 graphs[path] = graph_to_json(found, files)
             else:
@@ -118,8 +119,7 @@ def _constant(node: fx.Node, found: Any, files: dict[str, bytes]) -> dict[str, A
         kind = type(found).__name__
         raise ToolError(f"constant {node.target} is a {kind}, which can't be saved", node=node.name)
     name = f"constant_{len(files)}.bin"
-    dense = found.detach().cpu().contiguous().reshape(-1)
-    files[name] = dense.view(torch.uint8).numpy().tobytes() if dense.numel() else b""
+    files[name] = elements(found)
     return {"file": name, "value": encode_value(found)}
 
 
@@ -209,9 +209,3 @@ def _constant_from(fields: Fields, record: Record | None) -> torch.Tensor:
         return torch.empty(like.shape, dtype=like.dtype, device=like.device)
     flat = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(like.dtype)
     return flat.reshape(like.shape).to(like.device)
-
-
-def _attribute(module: torch.nn.Module, path: str) -> Any:
-    for part in path.split("."):
-        module = getattr(module, part)
-    return module

@@ -15,11 +15,13 @@ from typing import Any
 import torch
 from torch import fx
 
+from torch_galley.capture.body import bodies
 from torch_galley.capture.fx import is_shape_number, is_tensor, is_view
 from torch_galley.cluster.dag import Dag
-from torch_galley.cluster.operation import nbytes
+from torch_galley.cluster.operation import is_operation, nbytes
 from torch_galley.cluster.price import Tensor
 from torch_galley.cluster.support import draws, is_getitem
+from torch_galley.ops.registry import lookup
 
 aten = torch.ops.aten
 
@@ -139,7 +141,11 @@ def _effects(node: fx.Node) -> Sequence[str]:
     target = node.target
     schema = getattr(target, "_schema", None)
     if schema is None:
-        return ("draw", "act")
+        if lookup(target) is None or node.kwargs:
+            return ("draw", "act")
+        # Control flow does what is done in its graphs.
+        inside = [call for body in bodies(node).values() for call in body.graph.nodes]
+        return sorted({kind for call in filter(is_operation, inside) for kind in _effects(call)})
     if draws(target):
         return ("draw",)
     writes = any(arg.alias_info is not None and arg.alias_info.is_write for arg in schema.arguments)

@@ -9,13 +9,15 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload, OpOverloadPacket
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
+from torch_galley.capture.body import bodies
 from torch_galley.capture.fx import Captured
+from torch_galley.cluster.operation import is_operation
 from torch_galley.cluster.support import HasDevice, name_of, support
 from torch_galley.core.config import Config
 from torch_galley.core.errors import ConfigError
-from torch_galley.core.reasons import DeniedByUser, NotAllowed, OutOfFuel, Reason
+from torch_galley.core.reasons import DeniedByUser, InsideBody, NotAllowed, OutOfFuel, Reason
 from torch_galley.core.site import module_path
 from torch_galley.ops.draw import of_torch
 
@@ -66,10 +68,17 @@ def _listed(node: fx.Node, lists: Iterable[tuple[str, tuple[str, ...], Matches]]
             return DeniedByUser(name_of(node.target), setting)
         if setting.startswith("allow") and not found:
             return NotAllowed(name_of(node.target), setting)
+    by_operator = [item for item in lists if item[0] in ("allow_ops", "deny_ops")]
+    for arg, body in bodies(node).items() if by_operator else ():
+        for inner in filter(is_operation, body.graph.nodes):
+            if reason := _listed(inner, by_operator):
+                return InsideBody(name_of(node.target), str(arg.target), str(reason))
     return None
 
 
 def _is_operator(node: fx.Node, entry: str) -> bool:
+    if isinstance(node.target, HigherOrderOperator):
+        return entry == f"higher_order.{node.target.name()}"
     targets = [node.target, of_torch(node.target)]  # a draw goes by torch's name too
     return any(entry in (str(t), str(getattr(t, "overloadpacket", None))) for t in targets)
 
@@ -158,7 +167,7 @@ def _check_operator(entry: str, setting: str) -> None:
     found: Any = getattr(torch.ops, namespace) if namespace and dot else None
     for part in rest.split("."):
         found = getattr(found, part, None) if part else None
-    if isinstance(found, OpOverload | OpOverloadPacket):
+    if isinstance(found, OpOverload | OpOverloadPacket | HigherOrderOperator):
         return
     names = [name.replace("::", ".") for name in torch._C._dispatch_get_all_op_names()]
     # One without an overload's name is spelled "default".

@@ -10,7 +10,7 @@ from torch import fx
 from torch_galley.cluster.atoms import Atoms
 from torch_galley.cluster.candidate import must_compile
 from torch_galley.cluster.check import check
-from torch_galley.cluster.operation import effective
+from torch_galley.cluster.operation import size
 from torch_galley.cluster.support import name_of
 from torch_galley.core.config import Config
 from torch_galley.core.errors import ClusterError
@@ -27,12 +27,12 @@ def dissolve_small(
     """Take out clusters that are too small, unless all, or some of it, has to be in clusters."""
     marked = must_compile(nodes, config)
     for cluster in list(clusters):
-        size = sum(effective(nodes[v]) for v in cluster)
+        count = size(nodes[v] for v in cluster)
         wanted = config.require_full or any(marked[v] for v in cluster)
-        if size < config.min_cluster_size and not wanted:
+        if count < config.min_cluster_size and not wanted:
             clusters.remove(cluster)
             for v in cluster:
-                reasons[v] = TooSmall(size, config.min_cluster_size)
+                reasons[v] = TooSmall(count, config.min_cluster_size)
 
 
 def dissolve_unsound(

@@ -13,6 +13,8 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.utils.flop_counter import flop_registry
 
+from torch_galley.cluster.repeat import repeats
+
 
 def flops(node: fx.Node) -> int:
     """Return a node's floating-point operations; symbolic sizes count as first seen.
@@ -20,7 +22,7 @@ def flops(node: fx.Node) -> int:
     Example: an `aten.mm` of (2, 3) and (3, 4) has 2 * 2 * 3 * 4 = 48.
     """
     if not isinstance(node.target, OpOverload):
-        return 0
+        return round(sum(times * total(inner.nodes) for inner, times in repeats(node)))
     formula = flop_registry.get(node.target.overloadpacket)
     if formula is None:
         return 0

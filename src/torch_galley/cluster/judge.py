@@ -18,6 +18,7 @@ from torch_galley.capture.fx import PARAMETER, is_tensor
 from torch_galley.cluster.candidate import must_compile
 from torch_galley.cluster.operation import nbytes
 from torch_galley.cluster.rates import Rates
+from torch_galley.cluster.repeat import repeats
 from torch_galley.cluster.support import is_getitem
 from torch_galley.cluster.terms import Terms
 from torch_galley.cluster.work import PASSES, counts, fuses, is_free, memory_kind, moved, op_name
@@ -124,7 +125,7 @@ def whole(clustered: Clustered, rates: Rates) -> Terms:
     T_fused contains what stays native.
     """
     graph = clustered.captured.graph.graph
-    calls = [node for node in graph.nodes if node.op == "call_function"]
+    calls = _calls(graph)
     told = [forecast(clustered, cluster, rates) for cluster in clustered.clusters]
     rest = natively(clustered.native, rates)
     inside = sum(one.t_fused for one in told)
@@ -139,8 +140,14 @@ def natively(nodes: Iterable[fx.Node], rates: Rates) -> float:
 def _natively(node: fx.Node, rates: Rates) -> float:
     if is_getitem(node) or not _computes(node):
         return 0.0
+    if inside := list(repeats(node)):
+        return rates.native + sum(times * natively(_calls(g), rates) for g, times in inside)
     work = {kind: amount * rates.work[kind][0] for kind, amount in counts(node).items()}
     return rates.native + max(sum(work.values()), _memory(moved(node), rates, 0))
+
+
+def _calls(graph: fx.Graph) -> list[fx.Node]:
+    return [node for node in graph.nodes if node.op == "call_function"]
 
 
 def _computes(node: fx.Node) -> bool:
@@ -165,6 +172,8 @@ def _kernel(group: Sequence[fx.Node], outputs: Set[fx.Node], rates: Rates) -> fl
     busy = [node for node in group if not is_free(node)]
     if not busy:
         return _memory([nbytes(node) for node in group if node in outputs], rates, 1)
+    if inside := [each for node in busy for each in repeats(node)]:
+        return sum(times * _turn(graph, rates) for graph, times in inside)
     work = sum(
         amount * rates.work[kind][1] for node in busy for kind, amount in counts(node).items()
     )
@@ -173,6 +182,13 @@ def _kernel(group: Sequence[fx.Node], outputs: Set[fx.Node], rates: Rates) -> fl
         again = PASSES.get(op_name(node), 1) - 1
         sizes += again * [nbytes(arg) for arg in node.all_input_nodes[:1]]
     return max(work, _memory(sizes, rates, 1))
+
+
+def _turn(graph: fx.Graph, rates: Rates) -> float:
+    """Return what one run of a branch or a loop's body takes inside an executable."""
+    results = {node for node in graph.nodes if any(user.op == "output" for user in node.users)}
+    kernels = [_kernel(group, results, rates) for group in groups(_calls(graph))]
+    return sum(kernels) + rates.kernel * sum(1 for seconds in kernels if seconds)
 
 
 def _across(group: Sequence[fx.Node], outputs: Set[fx.Node]) -> list[int]:

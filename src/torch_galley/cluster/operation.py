@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import fx
 
+from torch_galley.capture.body import bodies
 from torch_galley.capture.fx import is_symbolic_number, is_view
 from torch_galley.cluster.support import is_getitem
 
@@ -17,6 +20,16 @@ def is_operation(node: fx.Node) -> bool:
 def effective(node: fx.Node) -> bool:
     """Whether a node counts for a cluster's size: it computes, rather than views or fills."""
     return is_operation(node) and not is_view(node.target) and bool(node.all_input_nodes)
+
+
+def size(nodes: Iterable[fx.Node]) -> int:
+    """Return how many operations of a cluster count; of control flow, those in its graphs."""
+    return sum(_size(node) for node in nodes)
+
+
+def _size(node: fx.Node) -> int:
+    inner = bodies(node).values()
+    return sum(size(graph.graph.nodes) for graph in inner) if inner else int(effective(node))
 
 
 def nbytes(node: fx.Node) -> int:

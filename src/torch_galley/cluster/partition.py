@@ -72,6 +72,7 @@ def partition(
         raise _not_full(first, reasons)
     supported = [reason is None for reason in reasons]
     limits = Limits(atoms.devices(), scopes(first, config), config.max_cluster_size or None)
+    full = all(reason is None or isinstance(reason, Seed) for reason in reasons)
     if full and limits == UNLIMITED:
         # Nothing runs between the parts of a graph that XLA takes whole (a seed is drawn before
         # all), so separate executables would only add calls. (With native operations about,
@@ -150,7 +151,7 @@ def _together(
 
 
 def _counts(reason: Reason | None) -> bool:
-    """Whether it is work that `require_full` wants in XLA: to show memory or take a seed is none."""
+    """Whether it is work that `require_full` wants in XLA: to show memory or take a seed isn't."""
     return reason is not None and not isinstance(reason, SharedMemory | Seed)
 
 

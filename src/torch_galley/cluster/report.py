@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from torch_galley.cluster.operation import effective, is_operation, nbytes
+from torch_galley.cluster.operation import is_operation, nbytes
+from torch_galley.cluster.operation import size as counted
 from torch_galley.core.site import site_of
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def to_json(clustered: Clustered) -> dict[str, Any]:
             {
                 "name": cluster.name,
                 "operations": sum(map(is_operation, cluster.nodes)),
-                "effective_operations": sum(map(effective, cluster.nodes)),
+                "effective_operations": counted(cluster.nodes),
                 "op_names": [node.name for node in cluster.nodes],
                 "entry_points": [node.name for node in cluster.entry],
                 "exit_points": [node.name for node in cluster.exit],

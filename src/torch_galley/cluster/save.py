@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
+from torch_galley.capture.body import bodies
 from torch_galley.capture.fx import Captured, is_tensor
 from torch_galley.cluster.judge import Choice, choice_from_json
 from torch_galley.core.reasons import Reason, reason_from_json
@@ -117,12 +118,19 @@ def cut_out(cluster: XlaCluster) -> fx.GraphModule:
     """Return a cluster as a graph of its own: what comes from outside becomes placeholders."""
     graph = fx.Graph()
     made: dict[fx.Node, fx.Node] = {}
+    root: dict[str, fx.GraphModule] = {}
     for node in cluster.nodes:
+        inner = bodies(node)
         for source in node.all_input_nodes:
-            if source not in made and source not in cluster.nodes:
+            if source in made or source in cluster.nodes:
+                continue
+            if source in inner:
+                made[source] = graph.node_copy(source)
+                root[str(source.target)] = inner[source]
+            else:
                 made[source] = graph.create_node("placeholder", source.name, name=source.name)
                 made[source].meta = dict(source.meta)
     for node in cluster.nodes:
         made[node] = graph.node_copy(node, made.__getitem__)
     graph.output(tuple(made[node] for node in cluster.outputs if is_tensor(node)))
-    return fx.GraphModule({}, graph)
+    return fx.GraphModule(root, graph)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from torch_galley.capture.body import attribute, body_of, elements
 from torch_galley.cluster.clustered import XlaCluster
 from torch_galley.compile.cache import CacheKey
 from torch_galley.lower.driver import Argument
@@ -21,24 +22,42 @@ def program_text(cluster: XlaCluster) -> str:
 
     Example: two equal layers of one model give one text, and so share an executable.
     """
+    lines = _lines([*cluster.inputs, *cluster.nodes], cluster.nodes)
     number = {node: f"%{i}" for i, node in enumerate([*cluster.inputs, *cluster.nodes])}
+    results = [f"{number[n]} {list(n.meta['val'].stride())}" for n in cluster.outputs]
+    return "\n".join([*lines, f"return {', '.join(results)}"])
+
+
+def _lines(known: Iterable[fx.Node], nodes: Iterable[fx.Node]) -> list[str]:
+    """Return a line for each of some nodes, in which known ones have the number of their place."""
+    number = {node: f"%{i}" for i, node in enumerate(known)}
 
     def spell(arg: Any) -> str:
         if isinstance(arg, fx.Node):
+            body = body_of(arg)
+            if body is not None:
+                return _body_text(body)
             return number[arg] if arg in number else f"<{arg.meta['val']}>"
         if isinstance(arg, list | tuple):
             return f"[{', '.join(map(spell, arg))}]"
         return f"{type(arg).__name__} {arg!r}"
 
     lines = []
-    for node in cluster.nodes:
+    for node in nodes:
         parts = [spell(arg) for arg in node.args]
         parts += [f"{name}={spell(arg)}" for name, arg in sorted(node.kwargs.items())]
         val = node.meta.get("val")
         kind = f"{val.dtype}{list(val.shape)}" if isinstance(val, torch.Tensor) else ""
         lines.append(f"{number[node]}: {kind} = {node.target}({', '.join(parts)})")
-    results = [f"{number[n]} {list(n.meta['val'].stride())}" for n in cluster.outputs]
-    return "\n".join([*lines, f"return {', '.join(results)}"])
+    return lines
+
+
+def _body_text(body: fx.GraphModule) -> str:
+    """Return a graph inside the program; of tensors that it holds, their elements' digest."""
+    nodes = [node for node in body.graph.nodes if body_of(node) is None]
+    held = [attribute(body, str(node.target)) for node in nodes if node.op == "get_attr"]
+    constants = [hashlib.sha256(elements(tensor)).hexdigest() for tensor in held]
+    return "{" + "; ".join([*_lines(nodes, nodes), *constants]) + "}"
 
 
 def lowerings(cluster: XlaCluster) -> tuple[int, ...]:

@@ -101,6 +101,17 @@ class OutOfFuel(Reason):
 
 
 @dataclass(frozen=True)
+class InsideBody(Reason):
+    """A branch or a loop's body has an operation that stays native, and so the whole does."""
+
+    op: str
+    body: str
+    inner: str
+    """Why, of the operation inside."""
+    sentence = "{op}: in {body}, {inner}"
+
+
+@dataclass(frozen=True)
 class MixedDevices(Reason):
     """The operator moves data from one device to another."""
 

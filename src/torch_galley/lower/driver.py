@@ -11,31 +11,37 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import torch
 from jax.experimental.xla_metadata import set_xla_metadata
 from torch import fx
+from torch._ops import OpOverload
+from torch._ops import OpOverload
 
+from torch_galley.capture.body import bodies as bodies_of
+from torch_galley.capture.body import named_inside
 from torch_galley.cluster.clustered import XlaCluster
-from torch_galley.cluster.support import is_getitem
+from torch_galley.cluster.support import is_getitem, name_of
 from torch_galley.core.config import Config
 from torch_galley.core.errors import LoweringError
 from torch_galley.core.events import ClusterLowered, emit
 from torch_galley.core.site import Site, module_path, site_of
 from torch_galley.core.spec import PLATFORM, XLA_DTYPE, TensorSpec, wide_types
 from torch_galley.lower import save
+from torch_galley.lower.body import Body
 from torch_galley.lower.guard import barred, constant
 from torch_galley.lower.layout import Layout
 from torch_galley.lower.promote import HALF, compute_dtype, promote
 from torch_galley.lower.symbol import Bindings, value_of
 from torch_galley.ops.aten.cast import number
 from torch_galley.ops.check import Check, Checks, collecting
+from torch_galley.ops.check import current as collected
 from torch_galley.ops.half import kept_rounded
 from torch_galley.ops.own import failed
-from torch_galley.ops.registry import lookup
+from torch_galley.ops.registry import lookup, lookup_number
 
 
 @dataclass(frozen=True)
@@ -168,7 +174,7 @@ def lower(
             layout = argument.layout
             env[node] = layout.to_logical(array, argument.spec.shape) if layout else array
         for node in cluster.nodes:
-            env[node] = _node(node, env, bindings, checks, constants)
+            env[node] = _node(node, env, bindings, constants)
         outputs = [
             result.layout.to_physical(env[node]) if result.layout else env[node]
             for node, result in zip(cluster.outputs, results, strict=True)
@@ -183,7 +189,9 @@ def lower(
         traced = jax.jit(run, keep_unused=True).trace(*physical)
         platform = platform_of(cluster)
         stage = traced.lower(lowering_platforms=(platform,))
-    sites = {node.name: site_of(node.meta) for node in cluster.nodes}
+    sites = {
+        name: site_of(inner.meta) for node in cluster.nodes for name, inner in named_inside(node)
+    }
     lowered = Lowered(
         cluster.name,
         cluster,
@@ -223,26 +231,36 @@ def _node(
     node: fx.Node,
     env: Mapping[fx.Node, Any],
     bindings: Bindings,
-    checks: Checks,
     constants: Container[fx.Node],
+    inside: str = "",
 ) -> Any:
-    """Return the traced value of one node."""
+    """Return the traced value of one node; `inside` is the path of the body that it is in."""
     if is_getitem(node):
         return env[node.args[0]][node.args[1]]  # type: ignore[index]
+    name = inside + node.name
+    bodies = bodies_of(node)
 
     def concrete(arg: fx.Node) -> Any:
+        if arg in bodies:
+            return Body(bodies[arg], f"{name}.{arg.target}", bindings, _node)
         return env[arg] if arg in env else value_of(arg.meta["val"], bindings)
 
     args, kwargs = fx.map_arg((node.args, node.kwargs), concrete)
     args = [list(a) if isinstance(a, list) else a for a in args]
-    checks.node, checks.op = node.name, _name(node.target)
+    checks = collected()
+    if checks is not None:
+        checks.node, checks.op = name, _name(node.target)
     module = module_path(node.meta)
-    scope = f"{module}/{node.name}:{node.target}" if module else f"{node.name}:{node.target}"
+    scope = f"{module}/{name}:{node.target}" if module else f"{name}:{node.target}"
     try:
-        with jax.named_scope(scope), set_xla_metadata(fx=node.name):
+        with jax.named_scope(scope), set_xla_metadata(fx=name):
             value = _call(node, args, kwargs, barred(node, constants))
-    except LoweringError:
-        raise
+    except LoweringError as error:
+        if not bodies:
+            raise
+        # What can be made native is the whole.
+        facts = {"node": node.name, "op": str(node.target)}
+        raise LoweringError(error.message, site=error.site, **facts) from error
     except Exception as error:
         raise _failure(node, error) from error
     return _checked(node, value, bindings)
@@ -250,15 +268,17 @@ def _node(
 
 def _name(target: Any) -> str:
     """Return what a message calls an operator: aten.gather.default is gather."""
-    return target._schema.name.rpartition("::")[2]
+    if isinstance(target, OpOverload):
+        return target._schema.name.rpartition("::")[2]
+    return name_of(target)
 
 
 def _call(node: fx.Node, args: list[Any], kwargs: dict[str, Any], barred: Sequence[int]) -> Any:
-    lowering = lookup(node.target)
+    lowering = lookup(node.target) or lookup_number(node.target)
     assert lowering is not None, node.target
     promotes = lowering.promotes
     if promotes is None:
-        promotes = torch.Tag.pointwise in lowering.overload.tags
+        promotes = torch.Tag.pointwise in lowering.overload.tags  # type: ignore[union-attr]
     val = node.meta["val"]
     if promotes and isinstance(val, torch.Tensor):
         compute = val.dtype if lowering.halves and val.dtype in HALF else None
@@ -299,7 +319,7 @@ def _failure(node: fx.Node, what: Exception | str) -> LoweringError:
     if lowering is not None and lowering.revision:
         if isinstance(what, str):
             what = f"it {what.replace('recorded', 'and the fake rule says')}"
-        return failed(lowering.overload, lowering.function, what, **facts)
+        return failed(cast(OpOverload, lowering.overload), lowering.function, what, **facts)
     if isinstance(what, Exception):
         what = f"{type(what).__name__}: {what}"
     message = f"lowering {node.target} failed: {what.splitlines()[0]}"

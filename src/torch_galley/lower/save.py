@@ -70,12 +70,12 @@ def _argument_to_json(argument: Argument) -> dict[str, Any]:
 
 def save(lowered: Lowered, folder: str | Path) -> Path:
     """Write a lowered cluster into a folder; see Lowered.save."""
+    files = {_STABLEHLO: lowered.text().encode(), _HLO: lowered.hlo().encode()}
     value = to_json(lowered) | {
         "cluster": cluster_to_json(lowered.cluster),
-        "graph": graph_to_json(cut_out(lowered.cluster), {}),
+        "graph": graph_to_json(cut_out(lowered.cluster), files),
         "config": dataclasses.asdict(lowered.config),
     }
-    files = {_STABLEHLO: lowered.text(), _HLO: lowered.hlo()}
     return write_record(folder, "lowered", value, files)
 
 

@@ -8,7 +8,7 @@ stage raises if a count is not zero.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,6 +47,10 @@ class Checks:
     op: str = ""
     """Its operator, such as "gather", for the message."""
 
+    def table(self) -> jax.Array:
+        """Return the verdicts as one int64[len(entries), 2]."""
+        return jnp.stack(self.verdicts) if self.verdicts else jnp.zeros((0, 2), jnp.int64)
+
 
 _current: ContextVar[Checks | None] = ContextVar("galley_checks", default=None)
 
@@ -59,6 +63,30 @@ def collecting(checks: Checks | None) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+def current() -> Checks | None:
+    """Return where checks are collected now, None if nowhere."""
+    return _current.get()
+
+
+def apart(function: Callable[..., Any], *args: Any) -> tuple[Any, list[Check], jax.Array]:
+    """Return a function's results, what it asked for, and a table of the verdicts.
+
+    For a part of a program that jax traces by itself: its verdicts must leave it as results.
+    """
+    checks = Checks()
+    with collecting(checks if current() is not None else None):
+        results = function(*args)
+    return results, checks.entries, checks.table()
+
+
+def ask(entries: Iterable[Check], table: jax.Array) -> None:
+    """Ask for what was asked for apart, given the verdicts in a row each."""
+    checks = current()
+    if checks is not None:
+        checks.entries += entries
+        checks.verdicts += list(table)
 
 
 def require(good: jax.Array, value: jax.Array, error: type[Exception], message: str) -> None:

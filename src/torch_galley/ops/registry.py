@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 
 from torch_galley.core.errors import ConfigError
 from torch_galley.core.reasons import Reason
@@ -25,11 +25,12 @@ When = Callable[..., Reason | None]
 
 @dataclass(frozen=True)
 class Lowering:
-    """How one overload becomes jax."""
+    """How one overload, or one operator that takes graphs, becomes jax."""
 
-    overload: OpOverload
+    overload: OpOverload | HigherOrderOperator | Callable[..., Any]
     function: Callable[..., Any]
-    """Takes the overload's arguments, tensors as jax arrays; returns the results likewise."""
+    """Takes the overload's arguments, tensors as jax arrays and graphs as functions of such;
+    returns the results likewise."""
     when: When | None = None
     """Given the same arguments with fake tensors, None if they are taken or a Reason if not."""
     promotes: bool | None = None
@@ -47,6 +48,8 @@ class Lowering:
 
 
 _table: dict[OpOverload, Lowering] = {}
+_control: dict[HigherOrderOperator, Lowering] = {}
+_numbers: dict[Any, Lowering] = {}
 
 
 _TORCHS = frozenset(
@@ -59,12 +62,12 @@ _TORCHS = frozenset(
 
 
 def is_torchs(namespace: str) -> bool:
-    """Whether operators of a namespace come with torch, or are our own. Others are a user's, or a library's."""
+    """Whether operators of a namespace come with torch, or are our own; others are a user's."""
     return namespace in _TORCHS
 
 
 _users: dict[OpOverload, Lowering] = {}
-_numbers = itertools.count(1)
+_revisions = itertools.count(1)
 changes = 0
 """How often users' lowerings have changed."""
 
@@ -76,8 +79,7 @@ def writes(overload: OpOverload) -> bool:
     )
 
 
-def _add(lowering: Lowering) -> None:
-    overload = lowering.overload
+def _add(overload: OpOverload, lowering: Lowering) -> None:
     if overload in _table:
         raise ConfigError(f"{overload} has a lowering already", hint="remove one of the two")
     if writes(overload):
@@ -103,7 +105,7 @@ def rows(
     """
     for overload, function in pairs:
         _check_callable(overload, function)
-        _add(Lowering(overload, function, when, promotes, row=True, halves=halves))
+        _add(overload, Lowering(overload, function, when, promotes, row=True, halves=halves))
 
 
 def _check_callable(overload: OpOverload, function: Callable[..., Any]) -> None:
@@ -139,10 +141,35 @@ def lowers(
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for overload in overloads:
             _check_signature(overload, function)
-            _add(Lowering(overload, function, when, promotes, halves=halves))
+            _add(overload, Lowering(overload, function, when, promotes, halves=halves))
         return function
 
     return register
+
+
+def lowers_control(
+    operator: HigherOrderOperator,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated function as the lowering of an operator that takes graphs.
+
+    It is given the operator's arguments, each graph as a function of its inputs that returns a
+    list. Whether a node is taken is a question of what is in its graphs.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        _control[operator] = Lowering(operator, function, promotes=False)
+        return function
+
+    return register
+
+
+def lowers_numbers(*pairs: tuple[Callable[..., Any], Callable[..., Any]]) -> None:
+    """Register what a loop's body does with Python numbers that only it knows.
+
+    There they are arrays without dimensions. Example: `lowers_numbers((operator.add, jnp.add))`
+    """
+    for target, function in pairs:
+        _numbers[target] = Lowering(target, function, promotes=False)
 
 
 def _check_signature(overload: OpOverload, function: Callable[..., Any]) -> None:
@@ -163,7 +190,7 @@ def _check_signature(overload: OpOverload, function: Callable[..., Any]) -> None
 def lookup(overload: Any) -> Lowering | None:
     """Return the lowering of `overload`, or None. Loads the table at first use."""
     load()
-    return _users.get(overload) or _table.get(overload)
+    return _users.get(overload) or _table.get(overload) or _control.get(overload)
 
 
 def users_lowering(overload: Any) -> Lowering | None:
@@ -179,7 +206,7 @@ def set_users(
     _users.pop(overload, None)
     if function is not None:
         _users[overload] = Lowering(
-            overload, function, when, promotes=False, revision=next(_numbers), digest=digest
+            overload, function, when, promotes=False, revision=next(_revisions), digest=digest
         )
     changes += 1  # last: who sees it must find the new lowering
 
@@ -193,8 +220,14 @@ def revision(overload: Any) -> int:
     return lowering.revision if lowering else 0
 
 
+def lookup_number(target: Any) -> Lowering | None:
+    """Return how a function of Python numbers is computed in a loop's body, or None."""
+    load()
+    return _numbers.get(target)
+
+
 def table() -> dict[OpOverload, Lowering]:
-    """Return our whole table, a copy."""
+    """Return our whole table of overloads, a copy."""
     load()
     return dict(_table)
 
@@ -203,9 +236,10 @@ _loaded = False
 
 
 def load() -> None:
-    """Import every module of ops.aten, which fills the table. Idempotent."""
+    """Import ops.control and every module of ops.aten, which fills the table. Idempotent."""
     global _loaded
     if not _loaded:
-        import torch_galley.ops.aten  # noqa: F401  (here: it imports jax)
+        # Here: they import jax.
+        from torch_galley.ops import aten, control  # noqa: F401
 
         _loaded = True  # not before: half a table must not pass for the whole

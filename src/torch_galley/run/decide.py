@@ -13,13 +13,14 @@ from typing import Any
 
 import sympy
 from torch import fx
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 
+from torch_galley.capture.body import bodies
 from torch_galley.capture.fx import is_shape_number
 from torch_galley.cluster import judge
 from torch_galley.cluster.clustered import Clustered, XlaCluster
 from torch_galley.cluster.judge import Choice
-from torch_galley.cluster.operation import effective
+from torch_galley.cluster.operation import size
 from torch_galley.cluster.partition import Decide
 from torch_galley.cluster.rates import Rates
 from torch_galley.cluster.support import draws, is_getitem
@@ -29,7 +30,7 @@ from torch_galley.core.machine import versions
 from torch_galley.lower.driver import Argument
 from torch_galley.lower.symbol import cluster_symbols, first_seen
 from torch_galley.ops.draw import SEED, of_torch
-from torch_galley.ops.registry import revision
+from torch_galley.ops.registry import lookup, revision
 from torch_galley.run.decisions import Decision, Decisions
 
 Sizes = Mapping[sympy.Symbol, Any]
@@ -158,6 +159,8 @@ def _is_repeatable(node: fx.Node) -> bool:
     # What may be in XLA is a function, and the draws are functions of their seed.
     if revision(target) or target is SEED or of_torch(target) is not None:
         return True
+    if isinstance(target, HigherOrderOperator) and lookup(target) and not node.kwargs:
+        return all(repeatable(body.graph) for body in bodies(node).values())
     if not isinstance(target, OpOverload) or target.namespace not in ("aten", "prims"):
         return False
     if draws(target):
@@ -176,8 +179,8 @@ def decision(
     """Return the decision that follows from times, of a cluster or, without one, of the graph."""
     preferred = "cluster" if cluster else "clusters"
     nodes = cluster.nodes if cluster else tuple(clustered.captured.graph.graph.nodes)
-    count = sum(map(effective, nodes))
+    count = size(nodes)
     role = clustered.captured.role
-    size = f"{count} operation{'' if count == 1 else 's'}"
-    what = size if cluster else f"{role} graph of {size}"
+    counted = f"{count} operation{'' if count == 1 else 's'}"
+    what = counted if cluster else f"{role} graph of {counted}"
     return Decision(fastest(seconds, preferred), seconds, what, tuple(failed))

@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import fx
 
+from torch_galley.capture.body import attribute
 from torch_galley.capture.fx import is_shape_number
 from torch_galley.cluster.clustered import Clustered, XlaCluster
 from torch_galley.compile import client
@@ -157,7 +157,7 @@ class Plan:
         graph = self.clustered.captured.graph
         constants = {slot: node for node, slot in self._slot.items() if node.op == "get_attr"}
         names: dict[str, Any] = {f"step{n}": i.step for n, i in enumerate(instructions)}
-        names |= {f"v{slot}": _attribute(graph, str(c.target)) for slot, c in constants.items()}
+        names |= {f"v{slot}": attribute(graph, str(c.target)) for slot, c in constants.items()}
         names |= {f"result{n}": item for n, item in enumerate(self._results)}
         names |= {"as_torch": as_torch, "value_of": value_of}
         exec(self.text(), names)  # the text is ours; no name in it comes from outside
@@ -227,9 +227,3 @@ class Plan:
         emit(NativeExecuted(self.clustered.operations))
         with draw.without_xla():
             return list(self.clustered.captured.graph(*given))
-
-
-def _attribute(module: torch.nn.Module, path: str) -> Any:
-    for part in path.split("."):
-        module = getattr(module, part)
-    return module

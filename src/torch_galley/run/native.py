@@ -10,6 +10,7 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
+from torch_galley.capture.body import body_of
 from torch_galley.capture.fx import is_shape_number
 from torch_galley.cluster.clustered import XlaCluster
 from torch_galley.cluster.operation import is_operation
@@ -85,7 +86,7 @@ class NativeCluster:
         for step in self._steps:
             given = [
                 # What no cluster takes as an input is a number that was read from data.
-                known[node] if node in known else value_of(node.meta["val"], bound)
+                known[node] if node in known else body_of(node) or value_of(node.meta["val"], bound)
                 for node in step.inputs
             ]
             (known[step.node],) = step(given, bound)

@@ -32,7 +32,8 @@ def _float() -> torch.dtype:
 
 def filled(size, value, dtype: torch.dtype):
     """Return an array of one value."""
-    return jnp.broadcast_to(number(value, XLA_DTYPE[dtype]), tuple(size))
+    # A number that only a loop's body knows is an array of another dtype, maybe.
+    return jnp.broadcast_to(number(value, XLA_DTYPE[dtype]).astype(XLA_DTYPE[dtype]), tuple(size))
 
 
 @lowers(aten.full.default)

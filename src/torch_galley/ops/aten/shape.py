@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from itertools import accumulate
 
+import jax
 import jax.numpy as jnp
 import torch
 from jax import lax
@@ -16,6 +17,7 @@ from jax import lax
 from torch_galley.core.reasons import ArgumentForm, Reason
 from torch_galley.core.spec import TORCH_DTYPE, XLA_DTYPE
 from torch_galley.ops.aten.cast import cast
+from torch_galley.ops.check import in_range
 from torch_galley.ops.registry import lowers, rows
 
 aten = torch.ops.aten
@@ -58,6 +60,9 @@ def _slice(self, dim=0, start=None, end=None, step=1):
 
 def _select(self, dim, index):
     axis = axis_of(dim, self.ndim)
+    if isinstance(index, jax.Array):  # in a loop's body
+        place = in_range(index, self.shape[axis], axis)
+        return lax.dynamic_index_in_dim(self, place, axis, keepdims=False)
     return lax.index_in_dim(self, index % self.shape[axis], axis, keepdims=False)
 
 

@@ -16,7 +16,7 @@ from torch_galley.cluster.candidate import scopes
 from torch_galley.cluster.clustered import Clustered, XlaCluster
 from torch_galley.cluster.flops import flops
 from torch_galley.cluster.judge import Choice, forecast
-from torch_galley.cluster.operation import effective, is_operation, nbytes
+from torch_galley.cluster.operation import effective, is_operation, nbytes, size
 from torch_galley.cluster.rates import in_force
 from torch_galley.cluster.support import HasDevice, is_getitem, name_of
 from torch_galley.cluster.terms import Terms
@@ -249,9 +249,9 @@ def _verdicts(clustered: Clustered) -> dict[str, str]:
 
 
 def _by_size(clustered: Clustered, cluster: XlaCluster) -> str:
-    config, size = clustered.captured.config, sum(map(effective, cluster.nodes))
-    if size >= config.min_cluster_size:
-        return f"kept by its size: {size} of {config.min_cluster_size}"
+    config, count = clustered.captured.config, size(cluster.nodes)
+    if count >= config.min_cluster_size:
+        return f"kept by its size: {count} of {config.min_cluster_size}"
     return f"kept by {'require_full' if config.require_full else 'must_compile'}"
 
 
