@@ -16,6 +16,7 @@ from torch_galley.core.versions import check_versions as _check_versions
 from torch_galley.observe.metrics import metrics, metrics_report, reset_metrics
 
 if _TYPE_CHECKING:
+    from torch_galley.ops.custom_call import custom_call
     from torch_galley.ops.own import lowers
     from torch_galley.tools.explain import explain, report
     from torch_galley.tools.stages import stages
@@ -24,6 +25,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "config",
+    "custom_call",
     "device",
     "errors",
     "explain",
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "custom_call": "torch_galley.ops.custom_call",
     "lowers": "torch_galley.ops.own",
     "explain": "torch_galley.tools.explain",
     "report": "torch_galley.tools.explain",

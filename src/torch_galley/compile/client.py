@@ -106,6 +106,34 @@ Build = Callable[[Engine, jax.stages.Lowered, Options], Executable]
 """How a program is compiled: here, or in another process."""
 
 
+_CALL = re.compile(r'stablehlo\.custom_call @(?:"([^"]*)"|([\w.]+))')
+_XLAS_OWN = ("mhlo.", "stablehlo.", "chlo.")
+"""Names of calls that XLA replaces by operations."""
+
+
+def calls(stablehlo: str) -> list[str]:
+    """Return the names of functions of this process, not XLA's own, that a program calls.
+
+    Such a program can be compiled here only, and must not be kept on a disk: what it calls may be
+    another function in the next process, or none.
+    """
+    found = {quoted or plain for quoted, plain in _CALL.findall(stablehlo)}
+    return sorted(name for name in found if not name.startswith(_XLAS_OWN))
+
+
+_PYTHON_OF_JAX = ("xla_ffi_python_cpu_callback", "xla_python_cpu_callback")
+
+
+def _refuse_python_of_jax(lowered: Lowered, called: Sequence[str]) -> None:
+    if any(name in called for name in _PYTHON_OF_JAX):
+        raise CompileError(
+            f"{lowered.name} calls Python through jax (pure_callback, debug.print), which needs "
+            "jax's own client",
+            site=lowered.first_site,
+            hint="torch_galley.custom_call makes an operator that calls Python, docs/extending.md",
+        )
+
+
 def _here(way: Engine, stage: jax.stages.Lowered, options: Options) -> Executable:
     return way.compile(stage, options)
 
@@ -150,9 +178,12 @@ def compile(lowered: Lowered, build: Build | None = None) -> Compiled:
     flags.check_unchanged()
     started = time.perf_counter()
     doing = f"XLA could not compile {lowered.name}"
+    called = calls(lowered.text())
+    _refuse_python_of_jax(lowered, called)
     try:
         way = engine(lowered.platform)
-        executable = _sound(way, lowered, lowered.stage, doing, build or _here)
+        maker = _here if called or build is None else build
+        executable = _sound(way, lowered, lowered.stage, doing, maker)
     except jax.errors.JaxRuntimeError as error:
         raise xla_error(error, CompileError, doing, lowered.first_site) from error
     compiled = Compiled(lowered, way, executable, time.perf_counter() - started)

@@ -24,6 +24,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from torch_galley.core.spec import wide_types
+from torch_galley.ops.ffi import TARGET
 
 Bring = Callable[[torch.Tensor], Any]
 Take = Callable[[Any], torch.Tensor]
@@ -87,7 +88,7 @@ class PublicEngine:
     """Everything through public jax; also the way to devices other than the CPU."""
 
     def compile(self, stage: jax.stages.Lowered, options: Options) -> Executable:
-        with wide_types(), _dumps_kept():
+        with wide_types(), _cache_bypassed(stage):
             return _PublicExecutable(stage.compile(dict(options)))
 
     def bring(self, tensor: torch.Tensor) -> Any:
@@ -99,12 +100,16 @@ class PublicEngine:
 
 
 @contextlib.contextmanager
-def _dumps_kept() -> Iterator[None]:
-    """Bypass jax's persistent cache while XLA_FLAGS asks for dumps: a hit would write none."""
-    dumping = "--xla_dump" in os.environ.get("XLA_FLAGS", "")
+def _cache_bypassed(stage: jax.stages.Lowered) -> Iterator[None]:
+    """Bypass jax's persistent cache where a hit would be wrong.
+
+    That is while XLA_FLAGS asks for dumps, which a hit would not write, and for a program that
+    calls Python by numbers that this process has given (ops.ffi).
+    """
+    wrong = "--xla_dump" in os.environ.get("XLA_FLAGS", "") or TARGET in stage.as_text()
     settings: Any = jax.config
     enabled = settings.jax_enable_compilation_cache and settings.jax_compilation_cache_dir
-    if not (dumping and enabled):
+    if not (wrong and enabled):
         yield
         return
     jax.config.update("jax_enable_compilation_cache", False)

@@ -19,7 +19,6 @@ import torch
 from jax.experimental.xla_metadata import set_xla_metadata
 from torch import fx
 from torch._ops import OpOverload
-from torch._ops import OpOverload
 
 from torch_galley.capture.body import bodies as bodies_of
 from torch_galley.capture.body import named_inside

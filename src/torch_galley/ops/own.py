@@ -76,7 +76,7 @@ def lowers(
         if when is not None:
             _check_callable(overload, when, "when=")
             condition = _asked(overload, when)
-        registry.set_users(overload, _called(overload, function), condition, _digest(function))
+        registry.set_users(overload, _called(overload, function), condition, digest(function))
         return function
 
     return register
@@ -274,7 +274,7 @@ def _line(function: Callable[..., Any], error: BaseException) -> str | None:
     return found
 
 
-def _digest(function: Callable[..., Any]) -> str:
+def digest(function: Callable[..., Any]) -> str:
     """Return what stands for a function's source, the same in every process."""
     function = inspect.unwrap(function)
     try:

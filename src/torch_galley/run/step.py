@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import jax
 import torch
@@ -13,10 +13,13 @@ import torch
 from torch_galley.cluster.clustered import XlaCluster
 from torch_galley.compile.client import Compiled, xla_error
 from torch_galley.compile.engine import Engine
-from torch_galley.core.errors import GalleyError, LoweringError, RunError
+from torch_galley.core.errors import LoweringError, RunError
 from torch_galley.core.events import ClusterRanNatively, emit
+from torch_galley.core.site import site_of
 from torch_galley.lower.driver import Argument, Lowered
 from torch_galley.lower.symbol import Bindings, cluster_symbols
+from torch_galley.ops.ffi import raised_by_call
+from torch_galley.ops.registry import revision
 from torch_galley.run.buffer import is_view_of, to_jax
 from torch_galley.run.device import OnDevice, as_tensor
 from torch_galley.run.native import NativeCluster
@@ -56,7 +59,7 @@ class ClusterStep:
             try:
                 results = usual(values)
             except jax.errors.JaxRuntimeError as error:
-                raise self._failure(ready.compiled, error) from error
+                self._fail(ready.compiled, error)
             if results is not None:
                 return results
         try:
@@ -67,7 +70,11 @@ class ClusterStep:
         if brought is None:
             return self.natively(values, bindings, self.policy.cause)
         compiled, arrays = brought
-        return self.give(compiled, self.run(compiled, arrays))
+        results = self.run(compiled, arrays)
+        try:
+            return self.give(compiled, results)
+        except jax.errors.JaxRuntimeError as error:  # a client that does not wait tells it here
+            self._fail(compiled, error)
 
     def bring(self, values: list[Any], bindings: Bindings) -> tuple[Compiled, list[Any]] | None:
         """Return the executable for the present inputs, and these as arrays.
@@ -106,13 +113,17 @@ class ClusterStep:
             if lowered.checks:
                 raise_failed(compiled.lowered, compiled.engine.take(results[-1]))
         except jax.errors.JaxRuntimeError as error:
-            raise self._failure(compiled, error) from error
+            self._fail(compiled, error)
         return results
 
-    def _failure(self, compiled: Compiled, error: Exception) -> GalleyError:
-        return xla_error(
-            error, RunError, f"{self.cluster.name} failed", compiled.lowered.first_site
-        )
+    def _fail(self, compiled: Compiled, error: Exception) -> NoReturn:
+        """Raise what a function of the user's raised that XLA called, else our error."""
+        raised = raised_by_call(error)
+        if raised is not None:
+            raised.add_note(f"called by XLA in {self.cluster.name}{_callers(self.cluster)}")
+            raise raised from raised.__cause__
+        site = compiled.lowered.first_site
+        raise xla_error(error, RunError, f"{self.cluster.name} failed", site) from error
 
     def give(self, compiled: Compiled, results: Sequence[Any]) -> list[Any]:
         """Return the executable's results as the plan wants them."""
@@ -318,6 +329,12 @@ class _Slot:
         if self._plain and ordinary and not value.is_neg() and not value.is_conj():
             return self._engine.bring(value)  # what to_jax comes down to
         return to_jax(value, self._argument.layout, self._engine)
+
+
+def _callers(cluster: XlaCluster) -> str:
+    """Return the places in the user's code of the operators that are the user's."""
+    own = [n for n in cluster.nodes if revision(n.target)]
+    return "".join(f"\n  {node.target} at {site_of(node.meta)}" for node in own)
 
 
 def raise_failed(lowered: Lowered, verdicts: torch.Tensor) -> None:

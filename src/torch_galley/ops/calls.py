@@ -1,0 +1,191 @@
+"""How XLA calls what is not its own: a function of Python's, or a handler of XLA's FFI."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch._ops import OpOverload
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from torch_galley.core.errors import RunError
+from torch_galley.core.spec import TORCH_DTYPE, XLA_DTYPE, TensorSpec, wide_types
+from torch_galley.ops import ffi
+from torch_galley.ops.own import whole
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What an operator was called with, less the tensors."""
+
+    leaves: tuple[Any, ...]
+    """None for a tensor."""
+    places: tuple[int, ...]
+    """Which are tensors."""
+    spec: TreeSpec
+    """How they are nested, as (positional, keyword-only) arguments."""
+
+    @classmethod
+    def of(
+        cls, overload: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[Arguments, list[Any]]:
+        """Return the arguments of a call, defaults too, and its tensors (or arrays) in order."""
+        leaves, spec = tree_flatten(whole(overload, args, kwargs))
+        places = tuple(i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape"))
+        tensors = [leaves[i] for i in places]
+        plain = tuple(None if i in places else leaf for i, leaf in enumerate(leaves))
+        return cls(plain, places, spec), tensors
+
+    def call(self, function: Function, tensors: Iterable[Any]) -> Any:
+        """Call a function with these arguments and other tensors."""
+        leaves = list(self.leaves)
+        for place, tensor in zip(self.places, tensors, strict=True):
+            leaves[place] = tensor
+        args, kwargs = tree_unflatten(leaves, self.spec)
+        return function(*args, **kwargs)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells these arguments from others: 1 is not 1.0, and nan is nan."""
+        return repr(self.leaves), repr(self.spec)
+
+
+Emit = Callable[
+    [OpOverload, Arguments, list[jax.Array], list[jax.ShapeDtypeStruct]], Sequence[jax.Array]
+]
+"""Returns a call's results as traced values, one for each of the last."""
+
+
+def results_of(
+    shape: Function, arguments: Arguments, arrays: Iterable[jax.Array]
+) -> tuple[list[jax.ShapeDtypeStruct], TreeSpec]:
+    """Return what a shape rule says of a call's results, and how they are nested."""
+    fakes = [
+        torch.empty(array.shape, dtype=TORCH_DTYPE[array.dtype.name], device="meta")
+        for array in arrays
+    ]
+    results, spec = tree_flatten(arguments.call(shape, fakes))
+    likes = [jax.ShapeDtypeStruct(tuple(t.shape), XLA_DTYPE[t.dtype]) for t in results]
+    return likes, spec
+
+
+def to_python(name: str, function: Function) -> Emit:
+    """Return what makes a call of a Python function."""
+
+    def emit(
+        overload: OpOverload,
+        arguments: Arguments,
+        arrays: list[jax.Array],
+        likes: list[jax.ShapeDtypeStruct],
+    ) -> Sequence[jax.Array]:
+        def run(given: list[torch.Tensor], results: list[torch.Tensor]) -> None:
+            with torch.no_grad():
+                made = tree_leaves(arguments.call(function, given))
+            _check(overload, given, made, results)
+            for result, tensor in zip(results, made, strict=True):
+                result.copy_(tensor)
+
+        number = ffi.number_of((id(function), arguments.key), run)
+        return ffi.call(number, name, arrays, likes)
+
+    return emit
+
+
+def _check(
+    overload: OpOverload,
+    given: Sequence[torch.Tensor],
+    made: Sequence[Any],
+    results: Sequence[torch.Tensor],
+) -> None:
+    """Raise unless a function gave what its shape rule says, and wrote nothing."""
+    if any(tensor._version for tensor in given):
+        raise RunError(
+            f"{overload} writes its arguments",
+            hint="work on a clone: XLA, and torch's autograd, take it for a function",
+        )
+    if _spelled(made) != _spelled(results):
+        raise RunError(
+            f"{overload} gave {_spelled(made)}, its shape rule says {_spelled(results)}",
+            hint="mend shape=, or the function",
+        )
+
+
+def _spelled(values: Sequence[Any]) -> str:
+    return " and ".join(
+        str(TensorSpec(tuple(value.shape), value.dtype))
+        if isinstance(value, torch.Tensor)
+        else f"a {type(value).__name__}"
+        for value in values
+    )
+
+
+def is_handler(target: Any) -> bool:
+    """Whether something is a handler of XLA's FFI: a PyCapsule, or a function of ctypes."""
+    function: type = ctypes._CFuncPtr  # type: ignore[attr-defined]  # public under no name
+    return isinstance(target, function) or _is_capsule(target)
+
+
+def _is_capsule(target: Any) -> bool:
+    return type(target).__name__ == "PyCapsule"  # Python has no other name for the class
+
+
+_targets: Counter[str] = Counter()
+
+
+def to_handler(name: str, target: Any) -> Emit:
+    """Make a handler known to XLA, and return what makes a call of it."""
+    _targets[name] += 1
+    number = _targets[name]
+    unique = f"{name}#{number}" if number > 1 else name  # XLA takes no name twice
+    capsule = target if _is_capsule(target) else jax.ffi.pycapsule(target)
+    jax.ffi.register_ffi_target(unique, capsule, platform="cpu")
+
+    def emit(
+        overload: OpOverload,
+        arguments: Arguments,
+        arrays: list[jax.Array],
+        likes: list[jax.ShapeDtypeStruct],
+    ) -> Sequence[jax.Array]:
+        args, kwargs = arguments.call(lambda *args, **kwargs: (args, kwargs), arrays)
+        attributes = {}
+        for place, argument in enumerate(overload._schema.arguments):
+            value = kwargs[argument.name] if argument.kwarg_only else args[place]
+            if "Tensor" not in str(argument.type) and value is not None:
+                attributes[argument.name] = _attribute(value)
+        return jax.ffi.ffi_call(unique, tuple(likes))(*arrays, **attributes)
+
+    return emit
+
+
+def _attribute(value: Any) -> Any:
+    """Return an argument as C knows it: int64, double, bool, arrays of these, text."""
+    if isinstance(value, str):
+        return value
+    array = np.asarray(value)
+    if array.dtype != np.bool_:
+        array = array.astype(np.float64 if array.dtype.kind == "f" else np.int64)
+    return array if array.ndim else array[()]
+
+
+_KEPT = 256
+_programs: OrderedDict[Any, Function] = OrderedDict()
+
+
+def run_alone(lowering: Function, arguments: Arguments, tensors: Sequence[torch.Tensor]) -> Any:
+    """Run an operator in a program of its own, through public jax: what eager calls."""
+    key = (lowering, arguments.key)
+    if key not in _programs:
+        _programs[key] = jax.jit(lambda *arrays: arguments.call(lowering, arrays))
+        while len(_programs) > _KEPT:
+            _programs.popitem(last=False)
+    dense = [tensor.detach().resolve_conj().resolve_neg().contiguous() for tensor in tensors]
+    with wide_types(), jax.default_device(jax.devices("cpu")[0]):
+        return tree_map(torch.from_dlpack, _programs[key](*map(jax.dlpack.from_dlpack, dense)))

@@ -1,0 +1,175 @@
+"""`torch_galley.custom_call`: an operator that XLA calls, in Python or in a compiled library."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._library.custom_ops import CustomOpDef
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves, tree_unflatten
+
+from torch_galley.core.errors import ConfigError
+from torch_galley.core.reasons import ArgumentForm, Reason
+from torch_galley.ops import registry
+from torch_galley.ops.calls import (
+    Arguments,
+    Function,
+    is_handler,
+    results_of,
+    run_alone,
+    to_handler,
+    to_python,
+)
+from torch_galley.ops.own import digest, overload_of
+
+
+def custom_call(
+    name: str,
+    target: Any = None,
+    *,
+    shape: Function,
+    backward: Function | None = None,
+    schema: str | None = None,
+) -> Any:
+    """Define an operator that XLA calls from inside its programs.
+
+    What comes back is an operator of torch.library's, for eager too; further rules (of autocast,
+    of vmap, another backward) are registered with its own methods. Without `target` it is a
+    decorator.
+
+    Example:
+        >>> import torch, torch_galley
+        >>> from torch import Tensor
+        >>> def scale(x: Tensor, by: float) -> Tensor:
+        ...     return torch.from_numpy(x.numpy() * by)
+        >>> scaled = torch_galley.custom_call(
+        ...     "guide::scaled",
+        ...     scale,
+        ...     shape=lambda x, by: torch.empty_like(x),
+        ...     backward=lambda grad, x, by: grad * by,
+        ... )
+        >>> scaled(torch.ones(2), 3.0)
+        tensor([3., 3.])
+
+    Args:
+        name: "namespace::name".
+        target: a Python function of tensors, called with CPU tensors of its own, that returns new
+            ones; or a handler of XLA's FFI, as a PyCapsule or a function of ctypes. A handler gets
+            the tensors as buffers, in order, and all else as attributes of the schema's names:
+            int64, double, bool, strings, arrays of these.
+        shape: the fake rule: called with the operator's arguments, tensors without data, it
+            returns tensors (`torch.empty_like(x)`) of the results' shapes and dtypes.
+        backward: called with a gradient for each result, then the operator's arguments; returns a
+            gradient for each tensor argument, or None for one that has none. It is made of
+            torch's operators, which are compiled like any others.
+        schema: "(Tensor x, float by) -> Tensor", where the annotations of `target`, or of `shape`,
+            don't say it.
+
+    Raises:
+        ConfigError: no such name can be given, `target` is none of these, or there is no schema.
+        RunError: at a call, if the function gives other shapes or dtypes than `shape` says. What
+            it raises itself arrives as it is.
+    """
+    namespace, colons, _ = name.partition("::")
+    if not colons or registry.is_torchs(namespace):
+        raise ConfigError(
+            f"{name!r} can't be the name of an operator of yours",
+            hint="write 'mylib::name', with a namespace that torch does not have",
+        )
+    if target is None:
+        return lambda function: custom_call(
+            name, function, shape=shape, backward=backward, schema=schema
+        )
+    handler = is_handler(target)
+    if not handler and not callable(target):
+        raise ConfigError(
+            f"a custom call can't be made of a {type(target).__name__}",
+            hint="give a Python function, or a handler of XLA's FFI (PyCapsule, ctypes function)",
+        )
+    told = shape if handler else target
+    schema = schema or _schema(name, [shape] if handler else [target, shape])
+    emit = to_handler(name, target) if handler else to_python(name, target)
+
+    @functools.wraps(told)
+    def lowering(*args: Any, **kwargs: Any) -> Any:
+        arguments, arrays = Arguments.of(overload, args, kwargs)
+        likes, spec = results_of(shape, arguments, arrays)
+        return tree_unflatten(emit(overload, arguments, arrays, likes), spec)
+
+    def eager(*args: Any, **kwargs: Any) -> Any:
+        arguments, tensors = Arguments.of(overload, args, kwargs)
+        return (
+            run_alone(lowering, arguments, tensors) if handler else arguments.call(target, tensors)
+        )
+
+    def fake(*args: Any, **kwargs: Any) -> Any:
+        arguments, tensors = Arguments.of(overload, args, kwargs)
+        return arguments.call(shape, tensors)
+
+    kinds = "cpu" if handler else None
+    try:
+        op = torch.library.custom_op(
+            name, eager, mutates_args=(), device_types=kinds, schema=schema
+        )
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        raise ConfigError(
+            f"torch does not take {name}{schema}: {str(error).strip().splitlines()[0]}",
+            hint="custom calls take and return tensors, and write none of their arguments",
+        ) from error
+    overload = overload_of(op)
+    op.register_fake(fake)
+    if backward is not None:
+        _differentiable(op, overload, backward)
+    registry.set_users(overload, lowering, _on_cpu(overload), digest(told))
+    return op
+
+
+def _schema(name: str, functions: Sequence[Function]) -> str:
+    said = ""
+    for annotated in functions:
+        try:
+            return torch.library.infer_schema(annotated, mutates_args=())
+        except (AttributeError, TypeError, ValueError) as error:  # the first: it is made in C
+            said = said or str(error).strip().splitlines()[0]
+    raise ConfigError(
+        f"{name} needs a schema: {said}",
+        hint="annotate the function (x: torch.Tensor, by: float) -> torch.Tensor, or give "
+        "schema='(Tensor x, float by) -> Tensor'",
+    )
+
+
+def _on_cpu(overload: OpOverload) -> registry.When:
+    def on_cpu(*args: Any, **kwargs: Any) -> Reason | None:
+        """Tensors on the CPU."""
+        leaves = tree_leaves((args, kwargs))
+        if all(leaf.device.type == "cpu" for leaf in leaves if isinstance(leaf, torch.Tensor)):
+            return None
+        return ArgumentForm(str(overload), "custom calls run on the CPU only")
+
+    return on_cpu
+
+
+def _differentiable(op: CustomOpDef, overload: OpOverload, backward: Function) -> None:
+    """Register a gradient rule that is given an operator's arguments."""
+    tensors = ["Tensor" in str(a.type) for a in overload._schema.arguments if not a.kwarg_only]
+
+    def setup(ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
+        ctx.arguments, given = Arguments.of(overload, inputs, keyword_only_inputs or {})
+        ctx.save_for_backward(*given)
+
+    def apply(ctx: Any, *grads: Any) -> Any:
+        made = ctx.arguments.call(functools.partial(backward, *grads), ctx.saved_tensors)
+        found = list(made) if isinstance(made, tuple) else [made]
+        if len(found) != sum(tensors):
+            raise ConfigError(
+                f"backward of {overload} gave {len(found)} gradients, and there are "
+                f"{sum(tensors)} tensor arguments",
+                hint="return a tuple with one for each, None where there is none",
+            )
+        rest = iter(found)
+        return tuple(next(rest) if tensor else None for tensor in tensors)
+
+    op.register_autograd(apply, setup_context=setup)
