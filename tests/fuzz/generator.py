@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,8 @@ import torch
 from tests.fuzz.compute import COMPUTE
 from tests.fuzz.control import CONTROL
 from tests.fuzz.draw import DTYPES, REAL, WEIGHTS, Draw, Unable
-from tests.fuzz.program import Input, Program, defined
+from tests.fuzz.paths import eager
+from tests.fuzz.program import NAME, Input, Program, defined
 from tests.fuzz.table import from_table
 from tests.fuzz.views import VIEWS, WRITES
 
@@ -31,7 +33,11 @@ def generate(seed: str) -> tuple[Program, bool]:
     """Return the program of a seed, and whether eager refuses it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _Generator(random.Random(seed)).program(seed)
+        program, refused = _Generator(random.Random(seed)).program(seed)
+        if program.grad and not refused and eager(program).error:  # it writes what backward needs
+            inputs = tuple(replace(one, grad=False) for one in program.inputs)
+            program = replace(program, inputs=inputs)
+        return program, refused
 
 
 class _Generator:
@@ -48,7 +54,7 @@ class _Generator:
         self.start = Program(tuple(self._inputs()), (), (), dynamic, seed)
         self._restart()
         refused = self.rng.random() < REFUSED
-        wanted, tries = self.rng.randint(2, 9), 0
+        wanted, tries = self.rng.randint(2, 12), 0
         while len(self.lines) < wanted and tries < 60:
             tries += 1
             line = self._line()
@@ -174,8 +180,11 @@ class _Generator:
             self.draw.values[name] = self.space[name]
 
     def _results(self) -> tuple[str, ...]:
+        """Return names of results: most of what no line reads, and some of the rest."""
+        made = {name for line in self.lines for name in defined(line)}
+        text = re.sub(r"(?m)^ *v\d+(, v\d+)* = ", "", "\n".join(self.lines))
+        read = set(NAME.findall(text))
         names = list(self.draw.values)
-        made = [name for line in self.lines for name in defined(line)]
-        last = made[-1:] or names[-1:]
-        some = [name for name in names if name not in last and self.rng.random() < 0.3]
-        return (*some, *last)
+        shares = [0.9 if name in made - read else 0.2 for name in names]
+        chosen = [n for n, share in zip(names, shares, strict=True) if self.rng.random() < share]
+        return tuple(chosen or names[-1:])

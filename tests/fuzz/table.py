@@ -43,7 +43,7 @@ def from_table(d: Draw) -> str:
     texts, first = [], ""
     for argument in overload._schema.arguments:
         kind = str(argument.type)
-        if argument.has_default_value() and d.chance(0.6):
+        if argument.has_default_value() and argument.name != "device" and d.chance(0.6):
             if not argument.kwarg_only and kind not in ("Optional[Generator]",):
                 texts.append(repr(argument.default_value))
             continue

@@ -258,12 +258,22 @@ def test_writes_to_overlapping_windows(xla: torch.device) -> None:
         x.as_strided((2, 3), (2, 1), 4).fill_(7)
         repeated = torch.arange(2.0).to(dev).expand(3, 2)
         repeated.zero_()
+        x[1:3] = x[2]
         y = torch.arange(6.0).view(2, 3).to(dev)
         corner = y[1:]
         y.t_()
         y.unsqueeze_(0)
         y.mul_(2)
         return x, y, corner, repeated
+
+    both(program, xla)
+
+
+def test_results_lie_in_memory_as_in_eager(xla: torch.device) -> None:
+    def program(dev: torch.device) -> object:
+        x = torch.arange(24.0).view(2, 3, 4).to(dev).transpose(1, 2)
+        flags = x.logical_not(), torch.logical_xor(x, x), x.isposinf(), x.bool().diff(dim=1)
+        return *flags, torch.add(x, 1, out=torch.empty(0, device=dev)), x.sum(1)
 
     both(program, xla)
 

@@ -138,8 +138,8 @@ class _Known:
 
     recipe: Recipe
     results: list[Any]
-    """Of a function: a storage.Layout, or a plain result. Of a writing operator: the new sizes of
-    each written tensor if they change, else None."""
+    """Of a function: a storage.Layout, or a plain result. Of a writing operator: the new sizes and
+    strides of each written tensor if its sizes change, else None."""
     spec: TreeSpec | None
     """How a function's results are nested; None for one tensor."""
     apart: bool = False
@@ -291,11 +291,11 @@ def _write(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         inputs = {name: arg for name, arg in kwargs.items() if name not in derived.outs}
         made = Call(operator(derived.functional), args, inputs)
     step = _step(known.recipe, made)
-    for i, (tensor, sizes) in enumerate(zip(tensors, known.results, strict=True)):
+    for i, (tensor, resized) in enumerate(zip(tensors, known.results, strict=True)):
         kind = known.recipe.kinds[i]
         assert kind is not None
-        if sizes is not None:
-            native.resize(tensor, sizes)
+        if resized is not None:
+            native.resize(tensor, *resized)
         storage.write(tensor, Value(*kind, None, step, i))
     returns = [r.alias_info for r in found.op._schema.returns]
     if not returns:
@@ -312,6 +312,7 @@ def _know_write(made: Call, tensors: list[torch.Tensor]) -> _Known:
     mirrors = {id(t): _meta_like(t) for t in tensors}
     call_args, call_kwargs = tree_map(lambda a: mirrors.get(id(a), a), (args, kwargs))
     infer(op, call_args, call_kwargs, (args, kwargs))  # eager's checks; resizes out tensors
+    results: list[Any] = [mirrors[id(t)] for t in tensors]
     if derived.outs and not derived.factory:
         plain = {name: arg for name, arg in kwargs.items() if name not in derived.outs}
         results = tree_leaves(infer(derived.functional, args, plain))
@@ -329,9 +330,9 @@ def _know_write(made: Call, tensors: list[torch.Tensor]) -> _Known:
         template_kwargs |= {"dtype": tensors[0].dtype, "device": torch.device("cpu")}
     kinds = tuple((tuple(mirror.shape), mirror.dtype) for mirror in wanted)
     recipe = Recipe(derived.functional, template_args, template_kwargs, kinds, volatile=True)
-    changed = [
-        tuple(mirror.shape) if mirror.shape != tensor.shape else None
-        for mirror, tensor in zip(wanted, tensors, strict=True)
+    changed = [  # strides of the plain form: eager's, where meta kernels with out= give row-major
+        (tuple(mirror.shape), result.stride()) if mirror.shape != tensor.shape else None
+        for mirror, tensor, result in zip(wanted, tensors, results, strict=True)
     ]
     return _Known(recipe, changed, None, apart)
 

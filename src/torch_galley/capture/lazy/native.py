@@ -110,9 +110,11 @@ def _dense_layout(tensor: torch.Tensor) -> storage.Layout:
     return storage.Layout(tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
-def resize(tensor: torch.Tensor, sizes: tuple[int, ...]) -> None:
-    """Give a tensor new sizes, densely laid out on the storage it has."""
+def resize(
+    tensor: torch.Tensor, sizes: tuple[int, ...], strides: tuple[int, ...] | None = None
+) -> None:
+    """Give a tensor new sizes on the storage it has, row-major if no strides are given."""
     storage.contents_of(tensor)  # now, so that a new storage is known before it grows
     offset = int(tensor.storage_offset())
-    layout = storage.Layout(sizes, contiguous(sizes), tensor.dtype, offset)
+    layout = storage.Layout(sizes, strides or contiguous(sizes), tensor.dtype, offset)
     storage.reshape_in_place(tensor, tensor.untyped_storage(), layout)
