@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks import ops_page
+from benchmarks import gradients, ops_page, sweep
 from benchmarks.gradients_page import COLUMNS
 from tests.ops import gradient
 from tests.ops.compare import compare
 from tests.ops.judge import entries
+from tests.ops.xfails import WRONG_GRADIENTS
 from torch_galley.compile.programs import executables
 from torch_galley.ops import registry
 
@@ -49,6 +50,21 @@ nn.functional.upsample_nearest"""
 def test_gradients_of_their_own_run_in_xla(op):
     verdict = gradient.judge(op, "float32", limit=2)
     assert (verdict.status, verdict.reason) == ("lowered", "")
+
+
+# The page
+
+
+def test_the_page_is_made_of_the_json():
+    results = gradients.SWEEP.load()
+    assert gradients.SWEEP.json.read_text("utf-8") == sweep.text(results)
+    page = gradients.SWEEP.json.with_suffix(".md").read_text("utf-8")
+    assert page == gradients.SWEEP.page(results)
+
+
+def test_nothing_on_the_page_is_wrong_without_a_reason():
+    rows = [row for row in gradients.SWEEP.load()["rows"] if row["status"] in ops_page.BAD]
+    assert {(row["op"], row["variant"], row["dtype"]) for row in rows} == set(WRONG_GRADIENTS)
 
 
 # The judge itself

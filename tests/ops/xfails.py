@@ -19,3 +19,6 @@ XFAILS = {
 """Operator, variant and dtype -> why it is wrong. None of the dtypes in REQUIRED may be in it."""
 
 REQUIRED = ("float32", "float64", "int64", "int32", "bool", "bfloat16", "complex64")
+
+WRONG_GRADIENTS: dict[tuple[str, str, str], str] = {}
+"""Operator, variant and column of the record of gradients -> why it is wrong."""

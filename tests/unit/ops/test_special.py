@@ -40,3 +40,10 @@ def test_error_functions(same, dtype):
         return special.erfcx(x), special.log_ndtr(-x), special.spherical_bessel_j0(x)
 
     same(functions, x, rtol=1e-5 if dtype is torch.float32 else 1e-11, atol=0)
+
+
+@pytest.mark.parametrize(("dtype", "exact"), [(torch.float32, 5e-7), (torch.float64, 1e-15)])
+def test_the_inverse_error_function_near_its_ends(same, dtype, exact):
+    near = 1 - torch.logspace(-7, -1, 50, dtype=torch.float64)
+    others = torch.tensor([0.0, -0.0, 0.3, -0.5, 1.0, -1.0, 2.0, torch.nan])
+    same(torch.erfinv, torch.cat([near, -near, others]).to(dtype), rtol=exact, atol=0)
