@@ -74,8 +74,8 @@ def reverse_scan(net, x):
 
 def tree_scan(net, x):
     def step(state, rows):
-        mean, power = state["mean"] + rows[0], state["power"] * rows[1].sigmoid()
-        return {"mean": mean, "power": power}, [mean * power, (power.cos(),)]
+        before = [state["mean"].sin(), (state["power"].view(2, 2).t().exp(),)]
+        return {"mean": state["mean"] + rows[0], "power": state["power"] * rows[1]}, before
 
     start = {"mean": torch.zeros(COLUMNS), "power": torch.ones(COLUMNS)}
     return scan(step, start, (x, x + 1))
@@ -338,3 +338,29 @@ def test_a_branch_that_writes_runs_natively():
     with torch.no_grad():
         ours = torch.compile(function, backend="galley", fullgraph=True)(given)
         torch.testing.assert_close([ours, given], [function(wanted), wanted])
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eagerly", "openxla"])
+@pytest.mark.parametrize("body", [branches, rnn, mapped])
+def test_on_the_xla_device(body, compiled):
+    found = []
+    x = torch.randn(ROWS, COLUMNS)
+    for device in ("cpu", torch_galley.device()):
+        net = Net(body).to(device)
+        given = x.clone().to(device).detach().requires_grad_()
+        with torch.device(device):  # for the tensors that the bodies make
+            call = torch.compile(net, backend="openxla") if compiled and device != "cpu" else net
+            results = tree_leaves(call(given))
+            sum(result.sum() for result in results).backward()
+        found.append([t.cpu() for t in (*results, given.grad, net.inner.weight.grad)])
+    torch.testing.assert_close(*reversed(found))
+
+
+def test_a_loop_on_the_xla_device():
+    def function(x):
+        return while_loop(lambda i, x: x.sum() > 1, lambda i, x: (i + 1, x / 2), (0, x))
+
+    with torch.no_grad():
+        x = torch.ones(ROWS, COLUMNS)
+        turns, result = function(x.to(torch_galley.device()))
+        torch.testing.assert_close((turns, result.cpu()), function(x))
