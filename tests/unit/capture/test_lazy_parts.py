@@ -28,6 +28,23 @@ def test_recurrent_layers(cell: type[nn.RNNBase], xla: torch.device) -> None:
     both(program, xla)
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: torch.mul(x, 2, out=torch.empty(0)),
+        lambda x: torch.sum(x, 0, out=torch.empty(())),
+        lambda x: torch.ones(3).add_(x),
+        lambda x: torch.ones(3).masked_fill_(x > 0, 1.0),
+        lambda x: torch._foreach_add_([torch.ones(3)], [x]),
+    ],
+)
+def test_the_cpu_is_not_written_from_the_device(
+    write: Callable[[torch.Tensor], object], xla: torch.device
+) -> None:
+    with pytest.raises(RuntimeError, match="to be on the same device, but found .* xla:0 and cpu"):
+        write(torch.ones(3, device=xla))
+
+
 @pytest.mark.parametrize("where", [2, [1, 4], [4, 1, 9]])
 def test_tensor_split_where_a_tensor_says(where: object, xla: torch.device) -> None:
     def program(dev: torch.device) -> tuple[torch.Tensor, ...]:

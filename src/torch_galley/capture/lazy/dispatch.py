@@ -19,7 +19,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, t
 
 from torch_galley.capture.lazy import native, overlap, place, storage
 from torch_galley.capture.lazy.flush import after_call, check_process, flush, lock
-from torch_galley.capture.lazy.infer import NoMetaKernel, infer, raise_as_eager
+from torch_galley.capture.lazy.infer import NoMetaKernel, infer, raise_as_eager, two_devices
 from torch_galley.capture.lazy.operator import Call, Form, Operator, operator
 from torch_galley.capture.lazy.own import take_own_operators
 from torch_galley.capture.lazy.special import SPECIAL
@@ -281,6 +281,8 @@ def _write(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     given = dict(zip(found.names, args, strict=False)) | kwargs
     targets = [given[name] for name in derived.written]
     tensors: list[torch.Tensor] = tree_leaves(targets)
+    if any(isinstance(tensor, torch.Tensor) and tensor.is_cpu for tensor in tensors):
+        raise two_devices(found.op)
     made = Call(found, args, kwargs)
     known = _known.get(made.key) or _remember(made.key, _know_write(made, tensors))
     if overlap.partial(tensors, made.tensors):

@@ -66,13 +66,18 @@ def _same_device(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
     def check(arg: Any) -> Any:
         if isinstance(arg, torch.Tensor) and arg.device.type == "cpu" and arg.dim() > 0:
-            raise RuntimeError(
-                "Expected all tensors to be on the same device, but found at least two devices, "
-                f"xla:0 and cpu! (when checking arguments of {op})"
-            )
+            raise two_devices(op)
         return arg
 
     tree_map(check, (args, kwargs))
+
+
+def two_devices(op: OpOverload) -> RuntimeError:
+    """Return what torch raises where tensors of the device meet some of the CPU."""
+    return RuntimeError(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"xla:0 and cpu! (when checking arguments of {op})"
+    )
 
 
 def raise_as_eager(
