@@ -207,10 +207,10 @@ def _draw(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         raise NoMetaKernel
     if filled is not None and overlap.internal(filled):
         raise NoMetaKernel  # eager's order of writing counts
-    names = operator(own).names[2:]
-    taken = [given[name] for name in names if name in given and name not in kwargs]
-    rest = {name: arg for name, arg in kwargs.items() if name in names}
-    if "dtype" in names and "self" not in names and rest.get("dtype") is None:
+    positional, named = _parameters(found)
+    taken = [given.get(name, default) for name, default in positional.items()]
+    rest = {name: arg for name, arg in kwargs.items() if name in named}
+    if "dtype" in named and "self" not in positional and rest.get("dtype") is None:
         whole = found.op.overloadpacket in (aten.randint, aten.randperm)
         rest["dtype"] = torch.int64 if whole else torch.get_default_dtype()
     if filled is None:
@@ -228,6 +228,17 @@ def _draw(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         native.resize(filled, drawn.shape)
     storage.write(filled, drawn)
     return filled
+
+
+@functools.cache
+def _parameters(found: Operator) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return what our operator for a draw takes by position, with the defaults of torch's that was
+    called (an in-place form may have one where the other has none), and what by name."""
+    assert found.drawn is not None
+    defaults = {a.name: a.default_value for a in found.op._schema.arguments}
+    arguments = found.drawn._schema.arguments[2:]
+    positional = {a.name: defaults[a.name] for a in arguments if not a.kwarg_only}
+    return positional, frozenset(a.name for a in arguments if a.kwarg_only)
 
 
 _BOUNDED = (aten.as_strided.default, aten._reshape_alias.default)
