@@ -252,6 +252,27 @@ def test_pieces_of_an_endless_program_draw_on():
     assert torch_galley.metrics()["compiles"] < 20
 
 
+LOADED = """
+import sys, torch
+from torch_galley.capture.fx import Captured
+captured = Captured.load(sys.argv[1])
+from torch_galley.pipeline import build
+torch.manual_seed(7)
+for found, wanted in zip(build(captured)([torch.ones(64)]), torch.load(sys.argv[2])):
+    torch.testing.assert_close(found, wanted)
+"""
+
+
+def test_a_saved_graph_draws_the_same_elsewhere(galley, tmp_path):
+    built = []
+    stop = listen(lambda event: built.append(event.plan) if isinstance(event, GraphBuilt) else 0)
+    torch.save(seeded(galley(noisy), torch.ones(64)), tmp_path / "wanted")
+    stop()
+    folder = built[0].clustered.captured.save(tmp_path / "graph")
+    command = [sys.executable, "-c", LOADED, str(folder), str(tmp_path / "wanted")]
+    subprocess.run(command, check=True, timeout=200)
+
+
 FORKED = """
 import os, torch, torch_galley
 def f(x): return torch.nn.functional.dropout(x, 0.5)

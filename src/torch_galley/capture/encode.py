@@ -25,6 +25,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from torch_galley.core.errors import ToolError
 from torch_galley.core.store import Fields
+from torch_galley.ops import draw  # noqa: F401  (defines operators that graphs name)
 
 _SYMPY = ("Add", "Mul", "Pow", "And", "Or", "Not", "Equality", "Unequality", "StrictLessThan")
 _SYMPY += ("LessThan", "StrictGreaterThan", "GreaterThan")
