@@ -392,7 +392,7 @@ def test_a_handler_of_xlas(handler, way, client):
 def test_a_handler_that_fails(handler):
     norm = norm_of(handler)
     with pytest.raises(RunError, match="eps is negative"):
-        compiled(lambda x: norm(x + 1, -1.0, unused=[])[0], torch.ones(2, 2))
+        compiled(lambda x: norm(x + 1, -1.0, unused=[0])[0], torch.ones(2, 2))
 
 
 def test_a_handler_with_a_gradient(handler):

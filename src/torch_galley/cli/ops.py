@@ -7,6 +7,7 @@ import json
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch_galley.tools.operator import (
     sweep_verdicts,
     tried,
 )
+from torch_galley.tools.target import run_file
 from torch_galley.tools.trial import Trial
 
 _ABOUT = """\
@@ -29,8 +31,9 @@ Tell whether XLA takes an operator, and how: lowered by a function of torch-gall
 decomposed by torch into simpler ones, rewritten (an in-place or out= form, of which
 capture makes the functional one), or native with the reason.
 
-NAME is gelu, aten.gelu or aten.gelu.default. It is tried with small made-up arguments,
-for each dtype that XLA has; other arguments may fare otherwise. Without NAME: a table.
+NAME is gelu, aten.gelu or aten.gelu.default, or NAMESPACE.NAME of an operator of yours,
+which --load FILE.py defines. It is tried with small made-up arguments, for each dtype
+that XLA has; other arguments may fare otherwise. Without NAME: a table.
 
 Exit code 1 says that it runs natively in all its forms."""
 
@@ -40,7 +43,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "ops", description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="an operator of ATen")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="an operator")
+    parser.add_argument("--load", metavar="FILE.py", help="run this first: it defines operators")
     parser.add_argument("--all", action="store_true", help="list every overload of ATen")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -49,8 +53,10 @@ def run(args: argparse.Namespace) -> int:
     """Print the answer; 1 if the operator named runs natively in all its forms.
 
     Raises:
-        ToolError: there is no such operator.
+        ToolError: there is no such operator, or no such file, or it raises.
     """
+    if args.load is not None:
+        run_file(Path(args.load))
     if args.name is None:
         everything = [supported(op) for op in overloads().values()]
         print(_table(everything, args.json, args.all))

@@ -59,7 +59,7 @@ def custom_call(
         target: a Python function of tensors, called with CPU tensors of its own, that returns new
             ones; or a handler of XLA's FFI, as a PyCapsule or a function of ctypes. A handler gets
             the tensors as buffers, in order, and all else as attributes of the schema's names:
-            int64, double, bool, strings, arrays of these.
+            int64, double, bool, text, arrays of these (not empty: XLA has none such).
         shape: the fake rule: called with the operator's arguments, tensors without data, it
             returns tensors (`torch.empty_like(x)`) of the results' shapes and dtypes.
         backward: called with a gradient for each result, then the operator's arguments; returns a

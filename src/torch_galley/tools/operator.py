@@ -24,7 +24,7 @@ from torch_galley.ops import aten as families
 from torch_galley.ops.decompose import decompositions
 from torch_galley.ops.derive import derive
 from torch_galley.ops.draw import ours
-from torch_galley.ops.registry import Lowering, lookup
+from torch_galley.ops.registry import Lowering, is_torchs, lookup
 from torch_galley.tools.trial import Trial, trials
 
 SOURCE = Path(families.__file__).parents[3]
@@ -128,15 +128,34 @@ def overloads() -> dict[str, OpOverload]:
     return found
 
 
+def own_overloads() -> dict[str, OpOverload]:
+    """Return the operators that are not torch's, as far as this process has defined them."""
+    found = {}
+    for name in torch._C._dispatch_get_all_op_names():
+        namespace, _, rest = name.partition("::")
+        base, _, overload = rest.partition(".")
+        if not is_torchs(namespace):
+            packet = getattr(getattr(torch.ops, namespace), base, None)
+            op = getattr(packet, overload or "default", None)
+            if isinstance(op, OpOverload):
+                found[str(op)] = op
+    return found
+
+
 def resolve(name: str) -> list[OpOverload]:
     """Return the overloads that "gelu", "aten.gelu" or "aten.gelu.default" names.
+
+    An operator that is not torch's is named with its namespace: "mylib.norm".
 
     Raises:
         ToolError: none, with the nearest name.
     """
     full = name.replace("::", ".").removeprefix("torch.").removeprefix("ops.")
-    full = full if full.startswith("aten.") else f"aten.{full}"
-    known = overloads()
+    known, own = overloads(), own_overloads()
+    if full.partition(".")[0] in {op.namespace for op in own.values()}:
+        known = own
+    elif not full.startswith("aten."):
+        full = f"aten.{full}"
     if full in known:
         return [known[full]]
     found = [op for op in known.values() if str(op.overloadpacket) == full]
@@ -146,6 +165,8 @@ def resolve(name: str) -> list[OpOverload]:
     near = difflib.get_close_matches(full, packets | set(known), n=3)
     names = " or ".join(repr(one.removeprefix("aten.")) for one in near)
     hint = f"did you mean {names}?" if near else "galley ops --all lists them"
+    if "." in name or "::" in name:
+        hint += " (one of yours: galley ops --load FILE.py NAMESPACE.NAME)"
     raise ToolError(f"no operator named {name!r} in this torch", hint=hint)
 
 

@@ -45,7 +45,7 @@ def load(text: str) -> Target:
     place, colon, name = text.rpartition(":")
     if not colon or not place or not name:
         raise ToolError(f"{text!r} names no function", hint=_FORM)
-    module = _file(Path(place)) if place.endswith(".py") else _module(place)
+    module = run_file(Path(place)) if place.endswith(".py") else _module(place)
     found: Any = module
     for part in name.split("."):
         found = _member(found, part, place)
@@ -100,7 +100,12 @@ def _needed(function: Any) -> list[str]:
     return [p.name for p in parameters if p.default is p.empty and p.kind not in several]
 
 
-def _file(path: Path) -> ModuleType:
+def run_file(path: Path) -> ModuleType:
+    """Run a file of Python, as a module of a name of its own.
+
+    Raises:
+        ToolError: there is no such file, or it raises.
+    """
     if not path.is_file():
         raise ToolError(f"no such file: {path}", hint=_FORM)
     name = f"galley_target_{path.stem}"

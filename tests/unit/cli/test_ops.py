@@ -124,3 +124,30 @@ def test_no_sweep_no_quote(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(operator, "sweep_file", lambda: tmp_path / "ops.json")
     assert main(["ops", "aten.relu.default"]) == 0
     assert "op_db" not in capsys.readouterr().out
+
+
+def test_one_of_a_users(capsys, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch, torch_galley\n"
+        "from torch import Tensor\n"
+        "def define(name):\n"
+        "    @torch.library.custom_op(name, mutates_args=())\n"
+        "    def op(x: Tensor, by: float) -> Tensor:\n"
+        "        return x * by\n"
+        "    op.register_fake(lambda x, by: torch.empty_like(x))\n"
+        "    return op\n"
+        "plain = define('opsverb::plain')\n"
+        "def body(x, by):\n"
+        "    return (x * by).astype(x.dtype)\n"
+        "torch_galley.lowers(define('opsverb::lowered'))(body)\n"
+    )
+    load = ["--load", str(tmp_path / "mine.py")]
+    assert main(["ops", *load, "opsverb.lowered"]) == 0
+    out = capsys.readouterr().out
+    assert f"opsverb.lowered.default: lowered, body body, {tmp_path}/mine.py:10" in out
+    assert "in XLA: bfloat16" in out or "float32" in out
+    assert main(["ops", "opsverb::plain"]) == 1
+    assert "torch_galley.lowers takes one" in capsys.readouterr().out
+    assert main(["ops", "opsverb.plane"]) == 2
+    assert "did you mean 'opsverb.plain'" in capsys.readouterr().err
+    assert main(["ops", "--load", str(tmp_path / "no.py")]) == 2
