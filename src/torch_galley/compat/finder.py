@@ -30,8 +30,8 @@ INSTEAD = {
     "use_spmd": "there is one device: leave the call out",
     "custom_kernel": "write it in torch; an operator without a lowering runs natively",
     "flash_attention": "torch.nn.functional.scaled_dot_product_attention does the same",
-    "scan": "write a Python loop: it is recorded unrolled",
-    "while_loop": "write a Python loop; a value that it reads is computed there",
+    "fori_loop": "write a Python loop: it is recorded turn by turn",
+    "scan_layers": "call the layers one after another: they are one program",
     "trace": "xp.start_trace(folder) and xp.stop_trace() around what is to be seen",
 }
 """A part of a missing name -> what to do instead."""

@@ -380,3 +380,15 @@ def test_sample_generator() -> None:
     xu = importlib.import_module("torch_xla.utils.utils")
     samples = xu.SampleGenerator(data=torch.zeros(1), sample_count=3)
     assert len(samples) == len(list(samples)) == 3
+
+
+def test_loops(tx):
+    from torch_xla.experimental.fori_loop import while_loop
+    from torch_xla.experimental.scan import scan
+
+    x = torch.ones(3, 2, device=tx.device())
+    last, sums = scan(lambda c, row: (c + row["x"], c * 2), x[0] * 0, {"x": x})
+    assert (last.tolist(), sums.tolist()) == ([3, 3], [[0, 0], [2, 2], [4, 4]])
+    with torch.no_grad():
+        turns, _ = while_loop(lambda i, x: x.sum() > 1, lambda i, x: (i + 1, x / 2), (0, x))
+    assert turns == 3
