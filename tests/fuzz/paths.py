@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import torch_galley
 from tests.fuzz.program import Program
@@ -61,7 +62,7 @@ def eager(program: Program, turn: int = 0, mode: Any = None, wide: bool = False)
 
 def faked(program: Program) -> Outcome:
     """Run it on tensors without values, by torch's meta functions."""
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    with FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv()) as mode:
         made = [mode.from_tensor(one) for one in program.made()]
         try:
             results = program.function()(*made)

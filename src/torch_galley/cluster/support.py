@@ -63,7 +63,7 @@ def support(node: fx.Node, has_device: HasDevice, inside: bool = False) -> Reaso
             return reason
     if len(devices := _devices(node)) > 1:
         return reasons.MixedDevices(name, " and ".join(sorted(map(str, devices))))
-    dtype = refused(target, (n.meta.get("val") for n in node.args if isinstance(n, fx.Node)))
+    dtype = refused(target, [n.meta.get("val") if isinstance(n, fx.Node) else n for n in node.args])
     if dtype is not None:
         return reasons.Refused(name, str(dtype).removeprefix("torch."))
     if lowering.when is not None:

@@ -44,6 +44,35 @@ _REFUSED_ANYWHERE: dict[OpOverload, frozenset[torch.dtype]] = {
 }
 """By the dtype of any argument."""
 
+_ONE_DTYPE = frozenset(
+    {
+        aten._cdist_forward.default,
+        aten.addbmm.default,
+        aten.addmm.default,
+        aten.addmv.default,
+        aten.baddbmm.default,
+        aten.bmm.default,
+        aten.complex.default,
+        aten.dot.default,
+        aten.grid_sampler_2d.default,
+        aten.grid_sampler_3d.default,
+        aten.heaviside.default,
+        aten.index_add.default,
+        aten.index_copy.default,
+        aten.index_put.default,
+        aten.index_reduce.default,
+        aten.linalg_cross.default,
+        aten.mm.default,
+        aten.mv.default,
+        aten.polar.default,
+        aten.put.default,
+        aten.vdot.default,
+    }
+)
+"""These take tensors of one dtype only, indices aside. (Norms and convolutions are not among
+them: of some mixtures eager takes those.)"""
+_INDICES = ("index", "indices")
+
 
 def refused(op: OpOverload, args: Iterable[Any]) -> torch.dtype | None:
     """Return the dtype that eager refuses for an operator though tracing takes it, or None.
@@ -52,7 +81,16 @@ def refused(op: OpOverload, args: Iterable[Any]) -> torch.dtype | None:
         >>> refused(torch.ops.aten.sort.default, (torch.ones(2, dtype=torch.complex64),))
         torch.complex64
     """
-    dtypes = [arg.dtype for arg in args if isinstance(arg, torch.Tensor)]
+    named = list(zip(op._schema.arguments, args, strict=False))
+    tensors = [(one.name, arg) for one, arg in named if isinstance(arg, torch.Tensor)]
+    dtypes = [arg.dtype for _, arg in tensors]
+    if op in _ONE_DTYPE:
+        own = [arg.dtype for name, arg in tensors if name not in _INDICES]
+        return next((dtype for dtype in own if dtype != own[0]), None) or _first(op, dtypes)
+    return _first(op, dtypes)
+
+
+def _first(op: OpOverload, dtypes: list[torch.dtype]) -> torch.dtype | None:
     wrong = [dtype for dtype in dtypes[:1] if dtype in _REFUSED.get(op, ())]
     wrong += [dtype for dtype in dtypes if dtype in _REFUSED_ANYWHERE.get(op, ())]
     return wrong[0] if wrong else None

@@ -18,6 +18,9 @@ _INDEXING = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "
 _LENIENT = frozenset({"masked_scatter", "masked_scatter_"})
 """Operators whose meta kernels accept what eager refuses."""
 
+_OVER_ALL = frozenset({"nansum"})
+"""Operators that take an empty list of dimensions for all, and whose meta kernels for none."""
+
 
 class NoMetaKernel(Exception):
     """torch can't tell the result's shape without the data; eager computes it, though."""
@@ -37,6 +40,8 @@ def infer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], given: 
         Exception: whatever eager raises for such arguments.
     """
     _same_device(op, args, kwargs)
+    if op.overloadpacket.__name__ in _OVER_ALL and list(args[1:2]) == [[]]:
+        args = (args[0], None, *args[2:])
     if op.overloadpacket.__name__ in _LENIENT or refused(op, args) is not None:
         own_args, own_kwargs = given or (args, kwargs)
         raise_as_eager(op, own_args, own_kwargs)
