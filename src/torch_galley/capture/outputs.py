@@ -46,14 +46,27 @@ def replay_views(captured: Captured) -> None:
 
 
 def _has_gaps(node: fx.Node) -> bool:
-    """Whether a tensor's elements, in whatever order, leave memory between them unused."""
+    """Whether a tensor's elements, in whatever order, leave memory between them unused.
+
+    Sizes that vary are taken as they were at first; those that nothing is known of leave gaps.
+    """
     val = node.meta.get("val")
     if not isinstance(val, torch.Tensor):
         return False
-    pairs = list(zip(val.shape, val.stride(), strict=True))
-    if not all(isinstance(number, int) for pair in pairs for number in pair) or 0 in val.shape:
+    sizes, strides = list(map(_at_first, val.shape)), list(map(_at_first, val.stride()))
+    if 0 in sizes:
         return False
-    return 1 + sum((size - 1) * stride for size, stride in pairs) != val.numel()
+    reach = count = 1
+    for size, stride in zip(sizes, strides, strict=True):
+        if size is None or stride is None:
+            return True
+        reach += (size - 1) * stride
+        count *= size
+    return reach != count
+
+
+def _at_first(number: int | torch.SymInt) -> int | None:
+    return number if isinstance(number, int) else number.node.hint
 
 
 def _base(node: fx.Node) -> fx.Node:

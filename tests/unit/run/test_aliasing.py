@@ -269,6 +269,25 @@ def test_a_result_of_any_layout_can_be_written_in_place(galley, function, needs_
     torch.testing.assert_close(*results)
 
 
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda y: y[:, :2],
+        lambda y: y.select(1, 0),
+        lambda y: y[y > 0].view(-1, 1)[::2],
+        lambda y: torch.stack([y, y]).select(2, 0),
+        torch.t,
+    ],
+)
+def test_a_lone_view_of_varying_sizes_keeps_its_strides(galley, view):
+    compiled = galley(lambda x: view(x * 2), dynamic=True)
+    for shape in ((3, 4), (5, 6)):
+        x = torch.randn(shape)
+        wanted, given = view(x * 2), compiled(x)
+        assert given.stride() == wanted.stride()
+        assert torch.equal(given, wanted)
+
+
 def test_writes_after_a_graph_break_reach_the_other_result(galley):
     def f(x):
         y = (x * 2 + 1).sin()
