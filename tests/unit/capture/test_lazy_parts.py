@@ -41,8 +41,38 @@ def test_recurrent_layers(cell: type[nn.RNNBase], xla: torch.device) -> None:
 def test_the_cpu_is_not_written_from_the_device(
     write: Callable[[torch.Tensor], object], xla: torch.device
 ) -> None:
-    with pytest.raises(RuntimeError, match="to be on the same device, but found .* xla:0 and cpu"):
+    with pytest.raises(RuntimeError, match=r"to be on the same device, but found .* xla:0 and cpu"):
         write(torch.ones(3, device=xla))
+
+
+FOREACH: list[Callable[[torch.Tensor, torch.Tensor], None]] = [
+    lambda a, b: torch._foreach_add_([a, b], 1),
+    lambda a, b: torch._foreach_add_([a, b], [b, a]),
+    lambda a, b: torch._foreach_mul_([a, a], 2.0),
+    lambda a, b: torch._foreach_add_([a, a[1:]], 1),
+    lambda a, b: torch._foreach_mul_([a[0], b[0]], a[0]),
+    lambda a, b: torch._foreach_addcdiv_([a, b], [b, b], [a, a]),
+]
+
+
+@pytest.mark.parametrize("write", FOREACH)
+def test_lists_are_written_in_turn(
+    write: Callable[[torch.Tensor, torch.Tensor], None], xla: torch.device
+) -> None:
+    versions = []
+
+    def program(dev: torch.device) -> tuple[torch.Tensor, ...]:
+        a, b = torch.tensor([1.0, 2.0], device=dev), torch.tensor([3.0, 4.0], device=dev)
+        weight = torch.ones(2, device=dev, requires_grad=True)
+        product = weight * a
+        write(a, b)
+        versions.append((a._version, b._version))
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            product.sum().backward()
+        return a, b
+
+    both(program, xla)
+    assert versions[0] == versions[1]
 
 
 @pytest.mark.parametrize("where", [2, [1, 4], [4, 1, 9]])

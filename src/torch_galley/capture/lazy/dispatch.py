@@ -17,7 +17,7 @@ from torch._C._dynamo import eval_frame as frames
 from torch._ops import OpOverload
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from torch_galley.capture.lazy import native, overlap, place, storage
+from torch_galley.capture.lazy import native, number, overlap, place, storage
 from torch_galley.capture.lazy.flush import after_call, check_process, flush, lock
 from torch_galley.capture.lazy.infer import NoMetaKernel, infer, raise_as_eager, two_devices
 from torch_galley.capture.lazy.operator import Call, Form, Operator, operator
@@ -295,6 +295,13 @@ def _write(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if any(isinstance(tensor, torch.Tensor) and tensor.is_cpu for tensor in tensors):
         raise two_devices(found.op)
     made = Call(found, args, kwargs)
+    if found.foreach:
+        if overlap.in_turn(tensors, made.tensors):
+            with torch.no_grad():
+                found.op._op_dk(number.EACH, *args, **kwargs)
+            return None
+        # torch leaves that to the operators it would take this one apart into.
+        torch.autograd.graph.increment_version(t for t in tensors if not t.is_inference())
     known = _known.get(made.key) or _remember(made.key, _know_write(made, tensors))
     if overlap.partial(tensors, made.tensors):
         raise_as_eager(found.op, args, kwargs)

@@ -20,7 +20,7 @@ from torch_galley.capture.lazy.trace import Recipe
 from torch_galley.ops.draw import of_torch, seed_of
 
 FOREACH = "_foreach_"
-_EACH = torch._C.DispatchKey.CompositeExplicitAutograd
+EACH = torch._C.DispatchKey.CompositeExplicitAutograd
 _HALF = (torch.float16, torch.bfloat16)
 _SCALAR_TYPES = ("number", "Optional[number]", "List[number]")
 
@@ -111,7 +111,7 @@ def call(recipe: Recipe, operands: Sequence[torch.Tensor], numbers: Sequence[Any
     foreach = recipe.op.overloadpacket.__name__.startswith(FOREACH)
     if not any(isinstance(number, Input) for number in numbers):
         # The kernel for all devices takes a _foreach_ operator apart.
-        op = functools.partial(recipe.op._op_dk, _EACH) if foreach else recipe.op
+        op = functools.partial(recipe.op._op_dk, EACH) if foreach else recipe.op
         return tree_leaves(op(*args, **kwargs))
     if of_torch(recipe.op) is not None:
         seed, number, *rest = args

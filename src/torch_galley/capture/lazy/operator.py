@@ -40,7 +40,10 @@ class Form(Enum):
 class Operator:
     """An overload and its facts."""
 
-    __slots__ = ("derived", "drawn", "form", "names", "numbers", "op", "tensors", "written")
+    __slots__ = (
+        *("derived", "drawn", "foreach", "form"),
+        *("names", "numbers", "op", "tensors", "written"),
+    )
 
     def __init__(self, op: OpOverload):
         schema = op._schema
@@ -51,6 +54,8 @@ class Operator:
         self.drawn: OpOverload | None = self._drawn()
         """The operator of ours that draws the same from a seed."""
         self.form = self._form()
+        self.foreach = op.overloadpacket.__name__.startswith(number.FOREACH)
+        """Whether it works on lists of tensors, one after the other."""
         self.tensors = [i for i, a in enumerate(schema.arguments) if str(a.type) == "Tensor"]
         """Positions at which a tensor must stand."""
         functional = op if self.derived is None else self.derived.functional

@@ -32,6 +32,27 @@ def partial(written: Sequence[torch.Tensor], read: Sequence[torch.Tensor]) -> bo
     return False
 
 
+def in_turn(written: Sequence[torch.Tensor], read: Sequence[torch.Tensor]) -> bool:
+    """Whether an operator on lists has to treat one tensor after the other, as eager does.
+
+    Example: `_foreach_add_([a, b], [b, a])` adds to b what a is by then.
+
+    Args:
+        written: its first list.
+        read: all its tensors: this list, others as long, and then those that go with each.
+    """
+    count = len(written)
+    steps = {target.untyped_storage()._cdata: step for step, target in enumerate(written)}
+    if len(steps) < count:
+        return True
+    lists = len(read) - len(read) % count
+    for place, tensor in enumerate(read):
+        step = steps.get(tensor.untyped_storage()._cdata)
+        if step is not None and (place >= lists or step != place % count) and count > 1:
+            return True
+    return False
+
+
 def _partial(a: torch.Tensor, b: torch.Tensor) -> bool:
     same = a.storage_offset() == b.storage_offset()
     if same and a.shape == b.shape and a.stride() == b.stride():
