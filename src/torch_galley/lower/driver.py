@@ -95,8 +95,8 @@ class Lowered:
 
     @cached_property
     def plain_results(self) -> bool:
-        """Whether every result is dense and row-major, as XLA gives it."""
-        return all(result.layout is None for result in self.results)
+        """Whether every result is dense and row-major, as XLA gives it, and has elements."""
+        return all(r.layout is None and 0 not in r.spec.shape for r in self.results)
 
     @property
     def first_site(self) -> Site | None:

@@ -29,8 +29,13 @@ class OnDevice:
 
 
 def as_tensor(array: Any, argument: Argument, engine: Engine) -> torch.Tensor:
-    """Return a cluster's result as a tensor of eager's strides, waiting for it."""
+    """Return a cluster's result as a tensor of eager's strides, waiting for it.
+
+    One without elements gets memory of torch's: XLA's can't be resized, which `out=` does to it.
+    """
     tensor = engine.take(array)
+    if tensor.numel() == 0:
+        tensor = torch.empty_like(tensor)
     if argument.layout is None:
         return tensor
     return argument.layout.unpack(tensor, argument.spec.shape)

@@ -250,6 +250,14 @@ def test_a_lone_view_keeps_its_strides(galley, view):
     torch.testing.assert_close(given, wanted)
 
 
+def test_a_result_without_elements_can_be_given_some(galley):
+    x = torch.ones(3)
+    result, sums = galley(lambda x: (x[:0] * 2, x.sum()))(x)
+    assert torch.equal(torch.mul(x, 2, out=result), x * 2)
+    assert sums == 3
+    assert torch_galley.metrics()["executions"] == 1
+
+
 @pytest.mark.parametrize(
     "function",
     [lambda x: (x * 2).mT, lambda x: x.exp().contiguous(memory_format=torch.channels_last)],
