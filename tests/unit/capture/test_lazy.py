@@ -259,6 +259,7 @@ def test_writes_to_overlapping_windows(xla: torch.device) -> None:
         repeated = torch.arange(2.0).to(dev).expand(3, 2)
         repeated.zero_()
         x[1:3] = x[2]
+        x[3][None][None, 0] = x[3]
         y = torch.arange(6.0).view(2, 3).to(dev)
         corner = y[1:]
         y.t_()

@@ -76,7 +76,7 @@ def _copy_from(src: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False)
             return dst.copy_(on_cpu(src))
     shape = tuple(dst.shape)
     # One number may be read from what it overwrites: x[:] = x[0] is a fill in eager.
-    if overlap.internal(dst) or (src.dim() > 0 and overlap.partial([dst], [src])):
+    if overlap.internal(dst) or (src.numel() > 1 and overlap.partial([dst], [src])):
         raise_as_eager(aten.copy_.default, (dst, src), {})
         native.run(aten.copy_.default, (dst, src), {})  # eager's order of writing counts
         return dst
