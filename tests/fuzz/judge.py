@@ -121,7 +121,8 @@ def explanation(
         return META
     if path == "compile":
         theirs = paths.compiled(program, turn + 1, backend="aot_eager")[turn]
-        if difference(want, theirs)[0] == kind:
+        alike = difference(theirs, got)[0] == "" if got.error is None else True
+        if alike and difference(want, theirs)[0] == kind:
             return TORCH
     return ""
 
