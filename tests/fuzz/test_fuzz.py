@@ -61,7 +61,8 @@ def test_a_wrong_lowering_is_found_and_made_small(path, monkeypatch):
     executables().clear()
     assert len(small.lines) <= 3
     assert len(small.inputs) == 1
-    assert "mul" in small.source() or "*" in small.source()
+    monkeypatch.undo()
+    assert judge.judge(small, path).kind == "", small.source()
 
 
 ONE = Input("v0", (3,), "float32", (0.1, 0.7, 2.3))
