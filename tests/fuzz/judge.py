@@ -12,6 +12,7 @@ Evidence is one of these, and is counted by its name:
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -111,7 +112,10 @@ def explanation(
     if kind in ("results", "inputs", "gradients") and _same_forms(want, got):
 
         def truth(_given: Any) -> list[Any]:
-            return paths.eager(program, turn, wide=True).tensors()
+            found = paths.eager(program, turn, wide=True)
+            if found.error is not None:
+                raise found.error
+            return found.tensors()
 
         if as_near(truth, (), want.tensors(), got.tensors(), pointwise=False):
             return NEAR
@@ -164,7 +168,7 @@ def _within(true: torch.Tensor, ours: torch.Tensor, others: list[torch.Tensor]) 
 class Shaken(TorchDispatchMode):
     """Moves each number that an operator computes by a unit in the last place, or not.
 
-    Short numbers, such as sums of quarters, stay: they are exact on every path.
+    Numbers that need no more than half of the digits stay: they are exact on every path.
     """
 
     def __init__(self, seed: int) -> None:
@@ -185,7 +189,9 @@ class Shaken(TorchDispatchMode):
         generator = torch.Generator().manual_seed(self.random.getrandbits(32))
         by = torch.randint(-1, 2, one.shape, generator=generator).double()
         real = one.abs() if one.is_complex() else one
-        short = (real * 256 == (real * 256).round()) & (real.abs() < 1024)
+        half = 2.0 ** round(-math.log2(torch.finfo(one.dtype).eps) / 2)
+        digits = torch.frexp(real.double()).mantissa * half
+        short = digits == digits.round()
         wide = torch.complex128 if one.is_complex() else torch.float64
         moved = one.to(wide) * (1 + torch.finfo(one.dtype).eps * by)
         kept = torch.where(short | (by == 0), one, moved.to(one.dtype))
