@@ -4,18 +4,23 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Two processes, as two cores do best and memory allows; what is in a file shares what it compiles.
 TESTS = $(BIN)/python -m pytest tests --ignore=tests/browser -n 2 --dist loadfile
+CONSTRAINTS := constraints.txt
+# Of make test-range: the other ends of what pyproject.toml allows.
+OLDEST_TORCH := 2.11.0
+NEWER_PYTHON ?= python3.12
 # Of make fuzz.
 N ?= 200
 PATHS ?= compile,lazy
 SEED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser check fuzz models architectures ops gradients checks overhead recording bench-clusters regions measure clean
+.PHONY: help demo test test-browser test-fast test-range check fuzz models architectures ops gradients checks overhead recording bench-clusters regions measure clean
 
 help:
 	@echo "make demo    install into $(VENV), then show what galley does"
 	@echo "make test    install, then run the tests"
 	@echo "make test-browser   open the pages in Chromium: \$$CHROMIUM, chromium on the PATH, or playwright's"
+	@echo "make test-range     fast tests with torch $(OLDEST_TORCH), then with NEWER_PYTHON=$(NEWER_PYTHON) and the newest jax"
 	@echo "make check   install, then lint, format check, types, fast tests"
 	@echo "make fuzz    random programs against eager: N= programs, PATHS=compile|lazy, SEED=, see docs/fuzz.md"
 	@echo "make models         measure the models of benchmarks/zoo.py, write docs/models.md"
@@ -39,6 +44,17 @@ test: $(VENV)/test.stamp
 
 test-browser: $(VENV)/browser.stamp
 	$(BIN)/python -m pytest tests/browser
+
+test-fast: $(VENV)/test.stamp
+	$(TESTS) -m "not slow"
+
+# Environments of their own: each is several GB where torch comes with CUDA.
+test-range:
+	mkdir -p build
+	sed 's/^torch==.*/torch==$(OLDEST_TORCH)/' constraints.txt > build/oldest.txt
+	$(MAKE) test-fast VENV=$(VENV)-oldest CONSTRAINTS=build/oldest.txt
+	sed '/^jax/d; /^numpy/d' constraints.txt > build/newest.txt
+	$(MAKE) test-fast VENV=$(VENV)-newest CONSTRAINTS=build/newest.txt PYTHON=$(NEWER_PYTHON)
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff check src tests benchmarks
@@ -83,7 +99,7 @@ measure: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.measure
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest .pytest_cache .ruff_cache .hypothesis build dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps, so that pip runs again only when what it read has changed.
@@ -95,6 +111,6 @@ $(VENV)/python.stamp:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/%.stamp: $(VENV)/python.stamp pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$*]'
+$(VENV)/%.stamp: $(VENV)/python.stamp pyproject.toml $(CONSTRAINTS)
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[$*]'
 	@touch $@
