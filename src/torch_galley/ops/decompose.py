@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 import torch
@@ -85,6 +85,7 @@ def _or_whole(op: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
     integers with a value of 0.5).
     """
 
+    @wraps(rule)
     def rewritten(*args: Any, **kwargs: Any) -> Any:
         if refused(op, args) is not None:
             return NotImplemented

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any, NoReturn, Protocol
@@ -181,8 +180,6 @@ class _Ready:
         self._moved: Callable[[list[Any]], list[Any] | None] | None = None
         self.usual: Callable[[list[Any]], list[torch.Tensor] | None] | None = None
         """The whole call as one function; gives None if an input is not as it was."""
-        self._alive: list[weakref.ref[Any]] = []
-        """The parameters whose memory these two know."""
 
     def arrays(self, values: list[Any]) -> list[Any] | None:
         """Return the inputs as arrays, None if one is not like those this was made for."""
@@ -194,31 +191,20 @@ class _Ready:
             return None
         kept = _kept(values, arrays)
         self._moved = _mover(kept, self._slots)
-        self._alive = [weakref.ref(values[place], self._forgetter()) for place in kept]
         if self._take is not None:
             lowered = self.compiled.lowered
             check = partial(raise_failed, lowered) if lowered.checks else None
             self.usual = _mover(kept, self._slots, self.compiled.executable.run, self._take, check)
         return arrays
 
-    def _forgetter(self) -> Callable[[Any], None]:
-        """Return what lets go of the parameters' memory when one of them is gone."""
-        self_ref = weakref.ref(self)  # no cycle: that would keep the memory, too
-
-        def forget(_gone: Any) -> None:
-            ready = self_ref()
-            if ready is not None:
-                ready._moved = ready.usual = None
-
-        return forget
-
 
 def _kept(values: list[Any], arrays: list[Any]) -> dict[int, tuple[int, Any]]:
     """Return the address and array of each parameter that is viewed, by its place.
 
     An array that views the very memory shows whatever was written there meanwhile. It also keeps
-    that memory alive, so that an equal address is the same memory: until the parameter dies, or
-    the next call finds it elsewhere. That its shape is the same is guarded by who calls us.
+    that memory alive until the next call finds the parameter elsewhere, so that an equal address is
+    the same memory. (A weak reference would end that sooner, but torch can't swap a parameter that
+    has one.) That its shape is the same is guarded by who calls us.
     """
     return {
         place: (value.data_ptr(), array)

@@ -72,6 +72,7 @@ def supported(op: OpOverload) -> Support:
     if (derived := derive(op)) is not None:
         return Support(name, "rewritten", f"captured as {derived.functional}")
     rule = decompositions().get(op)
+    rule = inspect.unwrap(rule) if rule is not None else None
     if rule is not None and not isinstance(rule, partial):  # partial: torch's name for the next
         return Support(name, "decomposed", f"by {_named(rule)}")
     if rule is not None or op.has_kernel_for_dispatch_key(

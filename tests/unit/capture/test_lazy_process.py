@@ -202,6 +202,7 @@ def test_an_interrupt_leaves_the_device_usable(kind: type[Event], xla: torch.dev
     torch.testing.assert_close((y + x).cpu(), y.cpu() + here)
 
 
+@pytest.mark.usefixtures("eagers_numbers")
 @pytest.mark.parametrize("kind", INTERRUPTED)
 def test_an_interrupted_step_is_as_if_not_called(kind: type[Event], xla: torch.device) -> None:
     n = 60 + INTERRUPTED.index(kind)

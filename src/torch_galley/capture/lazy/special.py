@@ -191,8 +191,6 @@ def _native_batch_norm(*args: Any) -> tuple[torch.Tensor, ...]:
     values = [Value(*kind, None, step, i) for i, kind in enumerate(recipe.kinds) if kind]
     for tensor, value in zip(tensors[3:], values[3:], strict=False):
         storage.write(tensor, value)
-        if not tensor.is_inference():
-            torch.autograd.graph.increment_version(tensor)
     return tuple(map(storage.hold, values, layouts))
 
 

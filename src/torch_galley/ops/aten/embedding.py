@@ -34,7 +34,7 @@ def embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=
 @lowers(aten.embedding_dense_backward.default)
 def embedding_dense_backward(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq):
     flat = indices.ravel()
-    grad = wide(grad_output).reshape(flat.size, -1)
+    grad = wide(grad_output).reshape(flat.size, grad_output.shape[-1])
     if padding_idx >= 0:  # past the end: dropped
         flat = jnp.where(flat == padding_idx, num_weights, flat)
     if scale_grad_by_freq:

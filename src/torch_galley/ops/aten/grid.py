@@ -133,8 +133,9 @@ def _corners(input: jax.Array, grid: jax.Array, *modes) -> _Corners:
 
 def _values(x: jax.Array, corners: _Corners) -> jax.Array:
     """Return x at the corners, as [batch, channels, combinations, points...]; 0 outside."""
-    flat = corners.flat.reshape(x.shape[0], 1, -1)
-    taken = jnp.take_along_axis(x.reshape(*x.shape[:2], -1), flat, -1, mode="clip")
+    flat = corners.flat.reshape(x.shape[0], 1, math.prod(corners.flat.shape[1:]))
+    pixels = x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
+    taken = jnp.take_along_axis(pixels, flat, -1, mode="clip")
     taken = taken.reshape(*x.shape[:2], *corners.flat.shape[1:])
     return jnp.where(corners.inside[:, None], taken, 0)
 
@@ -161,7 +162,8 @@ def grid_sampler_backward(
         return None, points
     batch, channels, *sizes = x.shape
     parts = jnp.where(corners.inside[:, None], grad * corners.weight[:, None], 0)
-    rows = jnp.arange(batch)[:, None], corners.flat.reshape(batch, -1)
+    places = math.prod(corners.flat.shape[1:])
+    rows = jnp.arange(batch)[:, None], corners.flat.reshape(batch, places)
     pixels = jnp.zeros((batch, math.prod(sizes), channels), x.dtype)
-    pixels = pixels.at[rows].add(jnp.moveaxis(parts.reshape(batch, channels, -1), 1, -1))
+    pixels = pixels.at[rows].add(jnp.moveaxis(parts.reshape(batch, channels, places), 1, -1))
     return jnp.moveaxis(pixels, -1, 1).reshape(x.shape).astype(input.dtype), points

@@ -194,12 +194,12 @@ def geometric(seed, draw, self, p):
 
 
 @lowers(galley.randint.default)
-def randint(seed, draw, high, size, *, dtype=None, **unused):
-    return _range(seed, draw, size, 0, high, XLA_DTYPE[dtype or torch.int64])
+def randint(seed, draw, high, size, *, dtype=torch.int64, **unused):
+    return _range(seed, draw, size, 0, high, XLA_DTYPE[dtype])
 
 
 @lowers(galley.randint.low)
-def randint_from(seed, draw, low, high, size, *, dtype=None, **unused):
+def randint_from(seed, draw, low, high, size, *, dtype=torch.int64, **unused):
     return _range(seed, draw, size, low, high, XLA_DTYPE[dtype or torch.int64])
 
 
@@ -255,7 +255,7 @@ def _rounds_in(bound: int, dtype: str, inwards: int) -> int:
 
 
 @lowers(galley.randperm.default)
-def randperm(seed, draw, n, *, dtype=None, **unused):
+def randperm(seed, draw, n, *, dtype=torch.int64, **unused):
     order = jnp.argsort(_bits(_key(seed, draw), (n,), 64))
     return order.astype(XLA_DTYPE[dtype or torch.int64])
 

@@ -55,7 +55,7 @@ def segment_reduce(
             require(total == size, total, RuntimeError, message)
     runs = lengths.shape[-1]
     rows = math.prod(batch)
-    x = wide(data).reshape(rows, size, -1)
+    x = wide(data).reshape(rows, size, math.prod(rest))
     run = _runs(ends.reshape(rows, runs), size)
     start = jnp.asarray(first if initial is None else initial, x.dtype)
     found = jnp.full((rows, runs, x.shape[-1]), start)
@@ -79,14 +79,16 @@ def segment_reduce_backward(
     grad, output, data, reduce, *, lengths=None, offsets=None, axis=0, initial=None
 ):
     batch, size = math.prod(data.shape[:axis]), data.shape[axis]
+    rest = math.prod(data.shape[axis + 1 :])
     if offsets is None:
         assert lengths is not None  # by `_by_length_backward`
-        ends = jnp.cumsum(lengths, -1).reshape(batch, -1)
+        ends = jnp.cumsum(lengths, -1)
     else:
-        ends = offsets[..., 1:].reshape(batch, -1)
-    run, count = _runs(ends, size), ends.shape[1]
+        ends = offsets[..., 1:]
+    count = ends.shape[-1]
+    run = _runs(ends.reshape(batch, count), size)
     row = jnp.arange(batch)[:, None]
-    x = wide(data).reshape(batch, size, -1)
+    x = wide(data).reshape(batch, size, rest)
 
     def spread(of_runs):
         """Give each position what belongs to its run, 0 behind the last."""
@@ -97,8 +99,8 @@ def segment_reduce_backward(
         nothing = jnp.zeros((batch, count, values.shape[-1]), values.dtype)
         return spread(nothing.at[row, run].add(values, mode="drop"))
 
-    given = spread(wide(grad).reshape(batch, count, -1))
-    made = spread(wide(output).reshape(batch, count, -1))
+    given = spread(wide(grad).reshape(batch, count, rest))
+    made = spread(wide(output).reshape(batch, count, rest))
     if reduce == "mean":
         given = given / total(jnp.ones_like(x))
     elif reduce in ("max", "min"):  # equal ones share
