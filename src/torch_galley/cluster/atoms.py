@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
 from torch_galley.capture.body import bodies
 from torch_galley.capture.fx import is_shape_number, is_tensor, is_view
@@ -22,6 +23,7 @@ from torch_galley.cluster.operation import is_operation, nbytes
 from torch_galley.cluster.price import Tensor
 from torch_galley.cluster.support import draws, is_getitem
 from torch_galley.ops.registry import lookup
+from torch_galley.ops.schema import written_by
 
 aten = torch.ops.aten
 
@@ -139,8 +141,7 @@ def _device(nodes: Iterable[fx.Node]) -> torch.device | None:
 def _effects(node: fx.Node) -> Sequence[str]:
     """Return what a node does besides computing its result: draw random numbers, or anything."""
     target = node.target
-    schema = getattr(target, "_schema", None)
-    if schema is None:
+    if not isinstance(target, OpOverload):
         if lookup(target) is None or node.kwargs:
             return ("draw", "act")
         # Control flow does what is done in its graphs.
@@ -148,5 +149,4 @@ def _effects(node: fx.Node) -> Sequence[str]:
         return sorted({kind for call in filter(is_operation, inside) for kind in _effects(call)})
     if draws(target):
         return ("draw",)
-    writes = any(arg.alias_info is not None and arg.alias_info.is_write for arg in schema.arguments)
-    return ("act",) if writes or not schema.returns else ()
+    return ("act",) if written_by(target) or not target._schema.returns else ()

@@ -18,7 +18,8 @@ from torch_galley.core.reasons import Reason
 from torch_galley.core.spec import XLA_DTYPE
 from torch_galley.ops.draw import SEED
 from torch_galley.ops.refused import refused
-from torch_galley.ops.registry import is_torchs, lookup, lookup_number, writes
+from torch_galley.ops.registry import lookup, lookup_number
+from torch_galley.ops.schema import is_torchs, written_by
 
 HasDevice = Callable[[torch.device], bool]
 """Whether jax has the counterpart of a torch device."""
@@ -41,7 +42,7 @@ def support(node: fx.Node, has_device: HasDevice, inside: bool = False) -> Reaso
         return _control_support(node, has_device)
     if not isinstance(target, OpOverload):
         return reasons.NoLowering(f"function {name}")
-    if writes(target):
+    if written_by(target):
         return reasons.SideEffect(name)
     if target is SEED:
         return reasons.Seed(name)
@@ -58,11 +59,8 @@ def support(node: fx.Node, has_device: HasDevice, inside: bool = False) -> Reaso
             return reasons.DataDependentShape(name)
         kind = reasons.NoLowering if is_torchs(target.namespace) else reasons.OwnOperator
         return kind(name)
-    for value in _values(node):
-        if reason := _tensor_support(value, has_device):
-            return reason
-    if len(devices := _devices(node)) > 1:
-        return reasons.MixedDevices(name, " and ".join(sorted(map(str, devices))))
+    if reason := _tensors_support(node, has_device):
+        return reason
     dtype = refused(target, [n.meta.get("val") if isinstance(n, fx.Node) else n for n in node.args])
     if dtype is not None:
         return reasons.Refused(name, str(dtype).removeprefix("torch."))
@@ -101,11 +99,8 @@ def _control_support(
         return reasons.DataDependentShape(name)
     if lookup(node.target) is None:
         return reasons.NoLowering(f"higher-order operator {name}")
-    for value in _values(node, inner):
-        if reason := _tensor_support(value, has_device):
-            return reason
-    if len(devices := _devices(node)) > 1:
-        return reasons.MixedDevices(name, " and ".join(sorted(map(str, devices))))
+    if reason := _tensors_support(node, has_device, inner):
+        return reason
     for arg, graph in inner.items():
         if reason := _body_support(graph.graph, has_device, numbers_inside):
             return reasons.InsideBody(name, str(arg.target), str(reason))
@@ -173,20 +168,17 @@ def _reads_numbers(node: fx.Node, numbers: Sequence[fx.Node]) -> Reason | None:
     if not numbers:
         return None
     target, name = node.target, name_of(node.target)
-    refused = reasons.ArgumentForm(name, "a number is known only while the loop runs")
+    unknown = reasons.ArgumentForm(name, "a number is known only while the loop runs")
     if not isinstance(target, OpOverload) or (lowering := lookup(target)) is None:
-        return refused
+        return unknown
     for argument, value in zip(target._schema.arguments, node.args, strict=False):
         if value not in numbers:
             continue
-        promoted = lowering.promotes or (
-            lowering.promotes is None and torch.Tag.pointwise in target.tags
-        )
-        operand = promoted and str(argument.type) in ("number", "Tensor")
+        operand = lowering.is_promoted and str(argument.type) in ("number", "Tensor")
         if not operand and argument.name != _READ_NUMBERS.get(target):
-            return refused
+            return unknown
     nested = [arg for arg in numbers if arg not in node.args]  # in a list, or named
-    return refused if nested else None
+    return unknown if nested else None
 
 
 def _shape_is_data(node: fx.Node, inside: bool) -> bool:
@@ -238,6 +230,18 @@ def _devices(node: fx.Node) -> set[torch.device]:
     found = [t for t in results if isinstance(t, torch.Tensor)]
     found += [t for t in inputs if isinstance(t, torch.Tensor) and t.dim() > 0]
     return {tensor.device for tensor in found}
+
+
+def _tensors_support(
+    node: fx.Node, has_device: HasDevice, without: Container[fx.Node] = ()
+) -> Reason | None:
+    """Return why XLA can't have a node's inputs or outputs, None if it can."""
+    for value in _values(node, without):
+        if reason := _tensor_support(value, has_device):
+            return reason
+    if len(devices := _devices(node)) > 1:
+        return reasons.MixedDevices(name_of(node.target), " and ".join(sorted(map(str, devices))))
+    return None
 
 
 def _tensor_support(value: Any, has_device: HasDevice) -> Reason | None:

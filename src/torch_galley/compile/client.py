@@ -139,17 +139,21 @@ def _here(way: Engine, stage: jax.stages.Lowered, options: Options) -> Executabl
 
 
 def _sound(
-    way: Engine, lowered: Lowered, stage: jax.stages.Lowered, doing: str, build: Build
+    way: Engine,
+    lowered: Lowered,
+    stage: jax.stages.Lowered,
+    options: Options,
+    doing: str,
+    build: Build,
 ) -> Executable:
     """Compile a program, with other options where XLA's result would be wrong: see hlo.overwrite.
 
     Raises:
         CompileError: it would be with all of them.
     """
-    options = compiler_options(lowered.text())
     found: list[str] = []
     for more in ({}, *_RETREATS):
-        executable = build(way, stage, options | more)
+        executable = build(way, stage, {**options, **more})
         found = overwritten(executable.hlo())
         if not found:
             return executable
@@ -178,16 +182,18 @@ def compile(lowered: Lowered, build: Build | None = None) -> Compiled:
     flags.check_unchanged()
     started = time.perf_counter()
     doing = f"XLA could not compile {lowered.name}"
-    called = calls(lowered.text())
+    text = lowered.text()
+    called = calls(text)
     _refuse_python_of_jax(lowered, called)
     try:
         way = engine(lowered.platform)
         maker = _here if called or build is None else build
-        executable = _sound(way, lowered, lowered.stage, doing, maker)
+        options = compiler_options(text)
+        executable = _sound(way, lowered, lowered.stage, options, doing, maker)
     except jax.errors.JaxRuntimeError as error:
         raise xla_error(error, CompileError, doing, lowered.first_site) from error
     compiled = Compiled(lowered, way, executable, time.perf_counter() - started)
-    emit(ClusterCompiled(compiled, compiled.seconds, build is not None))
+    emit(ClusterCompiled(compiled, compiled.seconds, maker is not _here))
     return compiled
 
 

@@ -106,10 +106,10 @@ def _cache_bypassed(stage: jax.stages.Lowered) -> Iterator[None]:
     That is while XLA_FLAGS asks for dumps, which a hit would not write, and for a program that
     calls Python by numbers that this process has given (ops.ffi).
     """
-    wrong = "--xla_dump" in os.environ.get("XLA_FLAGS", "") or TARGET in stage.as_text()
     settings: Any = jax.config
     enabled = settings.jax_enable_compilation_cache and settings.jax_compilation_cache_dir
-    if not (wrong and enabled):
+    dumping = "--xla_dump" in os.environ.get("XLA_FLAGS", "")
+    if not (enabled and (dumping or TARGET in stage.as_text())):
         yield
         return
     jax.config.update("jax_enable_compilation_cache", False)

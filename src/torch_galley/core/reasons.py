@@ -25,8 +25,8 @@ class Reason:
     def group(self) -> str:
         """The sentence without the operator's name, for reports that list operators under it."""
         names = {f.name: "" for f in fields(self) if f.name == "op"}
-        text = self.sentence.format(code=self.code, **(asdict(self) | names))
-        return text.strip(" :").removesuffix(" for")
+        sentence = self.sentence.replace(" for {op}", "")
+        return sentence.format(code=self.code, **(asdict(self) | names)).strip(" :")
 
     def to_json(self) -> dict[str, Any]:
         """Return the reason as plain data."""
@@ -48,10 +48,6 @@ class OwnOperator(Reason):
     op: str
     sentence = "no lowering for {op}: torch_galley.lowers takes one, see docs/extending.md"
 
-    @property
-    def group(self) -> str:
-        return "no lowering for an own operator: torch_galley.lowers takes one, docs/extending.md"
-
 
 @dataclass(frozen=True)
 class WritesArguments(Reason):
@@ -59,10 +55,6 @@ class WritesArguments(Reason):
 
     op: str
     sentence = "{op} writes its arguments: XLA takes one that returns them, see docs/extending.md"
-
-    @property
-    def group(self) -> str:
-        return "writes its arguments: XLA takes one that returns them, docs/extending.md"
 
 
 @dataclass(frozen=True)

@@ -275,11 +275,8 @@ def _name(target: Any) -> str:
 def _call(node: fx.Node, args: list[Any], kwargs: dict[str, Any], barred: Sequence[int]) -> Any:
     lowering = lookup(node.target) or lookup_number(node.target)
     assert lowering is not None, node.target
-    promotes = lowering.promotes
-    if promotes is None:
-        promotes = torch.Tag.pointwise in lowering.overload.tags  # type: ignore[union-attr]
     val = node.meta["val"]
-    if promotes and isinstance(val, torch.Tensor):
+    if lowering.is_promoted and isinstance(val, torch.Tensor):
         compute = val.dtype if lowering.halves and val.dtype in HALF else None
         compute = compute or compute_dtype(node, val.dtype)
         if compute is not None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -22,9 +23,10 @@ from torch_galley.ops.own import whole
 Function = Callable[..., Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Arguments:
-    """What an operator was called with, less the tensors."""
+    """What an operator was called with, less the tensors. Equal are those that are spelled alike:
+    1 is not 1.0, and nan is nan."""
 
     leaves: tuple[Any, ...]
     """None for a tensor."""
@@ -52,16 +54,31 @@ class Arguments:
         args, kwargs = tree_unflatten(leaves, self.spec)
         return function(*args, **kwargs)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Arguments) and self._spelled == other._spelled
+
+    def __hash__(self) -> int:
+        return hash(self._spelled)
+
     @property
-    def key(self) -> tuple[str, str]:
-        """What tells these arguments from others: 1 is not 1.0, and nan is nan."""
+    def _spelled(self) -> tuple[str, str]:
         return repr(self.leaves), repr(self.spec)
 
 
-Emit = Callable[
-    [OpOverload, Arguments, list[jax.Array], list[jax.ShapeDtypeStruct]], Sequence[jax.Array]
-]
-"""Returns a call's results as traced values, one for each of the last."""
+@dataclass(frozen=True)
+class Call:
+    """A call while it is traced."""
+
+    overload: OpOverload
+    arguments: Arguments
+    arrays: list[jax.Array]
+    """The tensors among its arguments."""
+    likes: list[jax.ShapeDtypeStruct]
+    """What its results are like."""
+
+
+Emit = Callable[[Call], Sequence[jax.Array]]
+"""Returns a call's results as traced values."""
 
 
 def results_of(
@@ -80,21 +97,16 @@ def results_of(
 def to_python(name: str, function: Function) -> Emit:
     """Return what makes a call of a Python function."""
 
-    def emit(
-        overload: OpOverload,
-        arguments: Arguments,
-        arrays: list[jax.Array],
-        likes: list[jax.ShapeDtypeStruct],
-    ) -> Sequence[jax.Array]:
+    def emit(call: Call) -> Sequence[jax.Array]:
         def run(given: list[torch.Tensor], results: list[torch.Tensor]) -> None:
             with torch.no_grad():
-                made = tree_leaves(arguments.call(function, given))
-            _check(overload, given, made, results)
+                made = tree_leaves(call.arguments.call(function, given))
+            _check(call.overload, given, made, results)
             for result, tensor in zip(results, made, strict=True):
                 result.copy_(tensor)
 
-        number = ffi.number_of((id(function), arguments.key), run)
-        return ffi.call(number, name, arrays, likes)
+        number = ffi.number_of((id(function), call.arguments), run)
+        return ffi.call(number, name, call.arrays, call.likes)
 
     return emit
 
@@ -148,19 +160,14 @@ def to_handler(name: str, target: Any) -> Emit:
     capsule = target if _is_capsule(target) else jax.ffi.pycapsule(target)
     jax.ffi.register_ffi_target(unique, capsule, platform="cpu")
 
-    def emit(
-        overload: OpOverload,
-        arguments: Arguments,
-        arrays: list[jax.Array],
-        likes: list[jax.ShapeDtypeStruct],
-    ) -> Sequence[jax.Array]:
-        args, kwargs = arguments.call(lambda *args, **kwargs: (args, kwargs), arrays)
+    def emit(call: Call) -> Sequence[jax.Array]:
+        args, kwargs = call.arguments.call(lambda *args, **kwargs: (args, kwargs), call.arrays)
         attributes = {}
-        for place, argument in enumerate(overload._schema.arguments):
+        for place, argument in enumerate(call.overload._schema.arguments):
             value = kwargs[argument.name] if argument.kwarg_only else args[place]
             if "Tensor" not in str(argument.type) and value is not None:
                 attributes[argument.name] = _attribute(value)
-        return jax.ffi.ffi_call(unique, tuple(likes))(*arrays, **attributes)
+        return jax.ffi.ffi_call(unique, tuple(call.likes))(*call.arrays, **attributes)
 
     return emit
 
@@ -175,17 +182,14 @@ def _attribute(value: Any) -> Any:
     return array if array.ndim else array[()]
 
 
-_KEPT = 256
-_programs: OrderedDict[Any, Function] = OrderedDict()
-
-
 def run_alone(lowering: Function, arguments: Arguments, tensors: Sequence[torch.Tensor]) -> Any:
     """Run an operator in a program of its own, through public jax: what eager calls."""
-    key = (lowering, arguments.key)
-    if key not in _programs:
-        _programs[key] = jax.jit(lambda *arrays: arguments.call(lowering, arrays))
-        while len(_programs) > _KEPT:
-            _programs.popitem(last=False)
+    program = _program(lowering, arguments)
     dense = [tensor.detach().resolve_conj().resolve_neg().contiguous() for tensor in tensors]
     with wide_types(), jax.default_device(jax.devices("cpu")[0]):
-        return tree_map(torch.from_dlpack, _programs[key](*map(jax.dlpack.from_dlpack, dense)))
+        return tree_map(torch.from_dlpack, program(*map(jax.dlpack.from_dlpack, dense)))
+
+
+@lru_cache(maxsize=256)
+def _program(lowering: Function, arguments: Arguments) -> Function:
+    return jax.jit(lambda *arrays: arguments.call(lowering, arrays))

@@ -16,6 +16,7 @@ from torch_galley.core.reasons import ArgumentForm, Reason
 from torch_galley.ops import registry
 from torch_galley.ops.calls import (
     Arguments,
+    Call,
     Function,
     is_handler,
     results_of,
@@ -24,6 +25,7 @@ from torch_galley.ops.calls import (
     to_python,
 )
 from torch_galley.ops.own import digest, overload_of
+from torch_galley.ops.schema import is_torchs
 
 
 def custom_call(
@@ -74,7 +76,7 @@ def custom_call(
             it raises itself arrives as it is.
     """
     namespace, colons, _ = name.partition("::")
-    if not colons or registry.is_torchs(namespace):
+    if not colons or is_torchs(namespace):
         raise ConfigError(
             f"{name!r} can't be the name of an operator of yours",
             hint="write 'mylib::name', with a namespace that torch does not have",
@@ -97,7 +99,7 @@ def custom_call(
     def lowering(*args: Any, **kwargs: Any) -> Any:
         arguments, arrays = Arguments.of(overload, args, kwargs)
         likes, spec = results_of(shape, arguments, arrays)
-        return tree_unflatten(emit(overload, arguments, arrays, likes), spec)
+        return tree_unflatten(emit(Call(overload, arguments, arrays, likes)), spec)
 
     def eager(*args: Any, **kwargs: Any) -> Any:
         arguments, tensors = Arguments.of(overload, args, kwargs)

@@ -112,11 +112,6 @@ _IN_ITS_FORMAT = [
 ]
 """Operators that keep their argument's memory format in eager, and not in torch's rewriting."""
 
-_KEEP = [
-    # torch's own rewriting would materialise what the whole operator need not.
-]
-"""Operators that core ATen would rewrite and that must reach us (or run natively) as they are."""
-
 
 @cache
 def _candidates() -> dict[Any, Callable[..., Any]]:
@@ -126,7 +121,7 @@ def _candidates() -> dict[Any, Callable[..., Any]]:
     linspaces = get_decompositions([aten.linspace])
     table.update({op: _in_floats(rule) for op, rule in linspaces.items()})
     table.update(_OURS)
-    return table
+    return {op: _or_whole(op, rule) for op, rule in table.items()}
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
@@ -134,8 +129,4 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
     An operator with a lowering of its own is never rewritten, so adding a lowering is enough.
     """
-    return {
-        op: _or_whole(op, rule)
-        for op, rule in _candidates().items()
-        if lookup(op) is None and op not in _KEEP
-    }
+    return {op: rule for op, rule in _candidates().items() if lookup(op) is None}

@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from torch_galley.ops.registry import is_torchs
+from torch_galley.ops.schema import is_torchs, written_by
 
 _FACTORY = ("dtype", "layout", "device", "pin_memory")
 
@@ -37,7 +37,7 @@ def derive(overload: OpOverload) -> Derived | None:
     `derive(aten.arange.start_out).functional` is `aten.arange.start_step`.
     """
     arguments = overload._schema.arguments
-    written = tuple(a.name for a in arguments if a.alias_info and a.alias_info.is_write)
+    written = written_by(overload)
     is_out = bool(written) and all(a.kwarg_only for a in arguments if a.name in written)
     if not written or not is_torchs(overload.namespace):
         return None

@@ -15,6 +15,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch_galley.core.errors import ConfigError, LoweringError
 from torch_galley.core.reasons import ArgumentForm, Reason
 from torch_galley.ops import registry
+from torch_galley.ops.schema import written_by
 
 Operator = OpOverload | OpOverloadPacket | CustomOpDef
 Condition = Callable[..., Reason | str | bool | None]
@@ -107,8 +108,7 @@ def overload_of(op: Any) -> OpOverload:
 def _refuse(overload: OpOverload) -> None:
     """Raise if no function could stand for an operator in XLA."""
     schema = overload._schema
-    if registry.writes(overload):
-        written = [a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write]
+    if written := written_by(overload):
         raise ConfigError(
             f"{overload} writes its argument {' and '.join(written)}, and XLA has functions only",
             hint="lower an operator that returns what this one writes, and copy_() it there; "

@@ -15,10 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch._ops import HigherOrderOperator, OpOverload
 
 from torch_galley.core.errors import ConfigError
 from torch_galley.core.reasons import Reason
+from torch_galley.ops.schema import written_by
 
 When = Callable[..., Reason | None]
 
@@ -46,24 +48,17 @@ class Lowering:
     digest: str = ""
     """Of a user's lowering what stands for its source from process to process."""
 
+    @property
+    def is_promoted(self) -> bool:
+        """Whether the driver promotes: see `promotes`."""
+        if self.promotes is None:
+            return torch.Tag.pointwise in getattr(self.overload, "tags", ())
+        return self.promotes
+
 
 _table: dict[OpOverload, Lowering] = {}
 _control: dict[HigherOrderOperator, Lowering] = {}
 _numbers: dict[Any, Lowering] = {}
-
-
-_TORCHS = frozenset(
-    {"aten", "prims", "prim", "inductor", "inductor_prims", "debugprims", "debug_mode_ops"}
-    | {"rngprims", "profiler", "streams", "quantized", "quantization", "_quantized", "sparse"}
-    | {"mkl", "mkldnn", "mkldnn_prepacked", "onednn", "static_runtime", "_native", "_dtensor"}
-    | {"galley", "c10d", "symm_mem", "fsdp", "_c10d_functional", "_c10d_functional_autograd"}
-)
-"""Namespaces of operators that come with torch, and our own."""
-
-
-def is_torchs(namespace: str) -> bool:
-    """Whether operators of a namespace come with torch, or are our own; others are a user's."""
-    return namespace in _TORCHS
 
 
 _users: dict[OpOverload, Lowering] = {}
@@ -72,17 +67,10 @@ changes = 0
 """How often users' lowerings have changed."""
 
 
-def writes(overload: OpOverload) -> bool:
-    """Whether an operator writes any of its arguments."""
-    return any(
-        a.alias_info is not None and a.alias_info.is_write for a in overload._schema.arguments
-    )
-
-
 def _add(overload: OpOverload, lowering: Lowering) -> None:
     if overload in _table:
         raise ConfigError(f"{overload} has a lowering already", hint="remove one of the two")
-    if writes(overload):
+    if written_by(overload):
         raise ConfigError(
             f"{overload} writes its arguments", hint="register its functional overload"
         )

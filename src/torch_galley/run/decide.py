@@ -31,6 +31,7 @@ from torch_galley.lower.driver import Argument
 from torch_galley.lower.symbol import cluster_symbols, first_seen
 from torch_galley.ops.draw import SEED, of_torch
 from torch_galley.ops.registry import lookup, revision
+from torch_galley.ops.schema import written_by
 from torch_galley.run.decisions import Decision, Decisions
 
 Sizes = Mapping[sympy.Symbol, Any]
@@ -165,9 +166,7 @@ def _is_repeatable(node: fx.Node) -> bool:
         return False
     if draws(target):
         return node.kwargs.get("generator") is None
-    return not any(
-        arg.alias_info is not None and arg.alias_info.is_write for arg in target._schema.arguments
-    )
+    return not written_by(target)
 
 
 def decision(

@@ -18,7 +18,7 @@ from torch_galley.core.errors import RunError
 from torch_galley.core.site import site_of
 from torch_galley.core.spec import TensorSpec
 from torch_galley.lower.symbol import Bindings, bind, mentions_symbols, value_of
-from torch_galley.ops.registry import is_torchs
+from torch_galley.ops.schema import is_torchs
 from torch_galley.run.device import as_torch
 
 

@@ -24,7 +24,8 @@ from torch_galley.ops import aten as families
 from torch_galley.ops.decompose import decompositions
 from torch_galley.ops.derive import derive
 from torch_galley.ops.draw import ours
-from torch_galley.ops.registry import Lowering, is_torchs, lookup
+from torch_galley.ops.registry import Lowering, lookup
+from torch_galley.ops.schema import is_torchs, overload_named, written_by
 from torch_galley.tools.trial import Trial, trials
 
 SOURCE = Path(families.__file__).parents[3]
@@ -118,29 +119,17 @@ def _condition(when: Callable[..., Any] | None) -> str:
 @cache
 def overloads() -> dict[str, OpOverload]:
     """Return every overload of ATen by its name, such as "aten.add.Tensor"."""
-    found = {}
-    for name in sorted(torch._C._dispatch_get_all_op_names()):
-        namespace, _, rest = name.partition("::")
-        base, _, overload = rest.partition(".")
-        if namespace == "aten":
-            op = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
-            if isinstance(op, OpOverload):
-                found[str(op)] = op
-    return found
+    return _overloads(lambda namespace: namespace == "aten")
 
 
 def own_overloads() -> dict[str, OpOverload]:
     """Return the operators that are not torch's, as far as this process has defined them."""
-    found = {}
-    for name in torch._C._dispatch_get_all_op_names():
-        namespace, _, rest = name.partition("::")
-        base, _, overload = rest.partition(".")
-        if not is_torchs(namespace):
-            packet = getattr(getattr(torch.ops, namespace), base, None)
-            op = getattr(packet, overload or "default", None)
-            if isinstance(op, OpOverload):
-                found[str(op)] = op
-    return found
+    return _overloads(lambda namespace: not is_torchs(namespace))
+
+
+def _overloads(wanted: Callable[[str], bool]) -> dict[str, OpOverload]:
+    names = [n for n in torch._C._dispatch_get_all_op_names() if wanted(n.partition("::")[0])]
+    return {str(op): op for op in map(overload_named, sorted(names)) if op is not None}
 
 
 def resolve(name: str) -> list[OpOverload]:
@@ -161,7 +150,7 @@ def resolve(name: str) -> list[OpOverload]:
         return [known[full]]
     found = [op for op in known.values() if str(op.overloadpacket) == full]
     if found:
-        return sorted(found, key=lambda op: (_writes(op), str(op)))
+        return sorted(found, key=lambda op: (bool(written_by(op)), str(op)))
     packets = {str(op.overloadpacket) for op in known.values()}
     near = difflib.get_close_matches(full, packets | set(known), n=3)
     names = " or ".join(repr(one.removeprefix("aten.")) for one in near)
@@ -171,13 +160,9 @@ def resolve(name: str) -> list[OpOverload]:
     raise ToolError(f"no operator named {name!r} in this torch", hint=hint)
 
 
-def _writes(op: OpOverload) -> bool:
-    return any(a.alias_info is not None and a.alias_info.is_write for a in op._schema.arguments)
-
-
 def tried(op: OpOverload) -> dict[str, Trial]:
     """Return what trials of a functional overload gave, by dtype; empty for others."""
-    return {} if _writes(op) else trials(op)
+    return {} if written_by(op) else trials(op)
 
 
 def sweep_file() -> Path:

@@ -70,7 +70,7 @@ def test_an_inplace_form():
 
 
 def test_a_draw():
-    assert "drawn from a seed by body rand, " in supported(aten.rand.default).detail
+    assert "drawn from a seed by row partial(_made, _unit), " in supported(aten.rand.default).detail
 
 
 def test_json_has_the_trials(capsys):

@@ -16,6 +16,8 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from torch_galley.ops.schema import overload_named
+
 aten = torch.ops.aten
 
 _KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
@@ -40,16 +42,10 @@ def install() -> list[torch.library.Library]:
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     own = torch.library.Library("aten", "IMPL")
     for name in torch._C._dispatch_get_registrations_for_dispatch_key(_ON_CPU):
-        op = _overload(name)
-        if op is not None and "Dimname" not in str(op._schema):
+        op = overload_named(name)
+        if op is not None and op.namespace == "aten" and "Dimname" not in str(op._schema):
             own.impl(op, functools.partial(_call, op), "AutocastPrivateUse1")
     return [everything, own]
-
-
-def _overload(name: str) -> OpOverload | None:
-    namespace, _, rest = name.partition("::")
-    packet, _, overload = rest.partition(".")
-    return getattr(getattr(aten, packet), overload or "default") if namespace == "aten" else None
 
 
 def _call(op: OpOverload, *args: Any, **kwargs: Any) -> Any:

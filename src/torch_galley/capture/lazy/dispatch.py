@@ -27,6 +27,7 @@ from torch_galley.capture.lazy.stream import next_draw
 from torch_galley.capture.lazy.trace import Recipe, Step, Value, record
 from torch_galley.core.config import setting
 from torch_galley.ops.draw import of_torch, try_numbers
+from torch_galley.ops.schema import overload_named
 
 aten = torch.ops.aten
 
@@ -415,11 +416,7 @@ def _whole() -> list[OpOverload]:
     has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
     found = []
     for name in torch._C._dispatch_get_all_op_names():
-        namespace, _, rest = name.partition("::")
-        if namespace != "aten":
-            continue
-        packet, _, overload = rest.partition(".")
         structured = has_kernel(name, "CompositeExplicitAutogradNonFunctional")
-        if structured or packet.startswith("_foreach_"):
-            found.append(getattr(getattr(aten, packet), overload or "default"))
+        if name.startswith("aten::") and (structured or name.startswith("aten::_foreach_")):
+            found.append(overload_named(name))
     return found

@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_galley.ops.refused import refused
-from torch_galley.ops.registry import is_torchs
+from torch_galley.ops.schema import is_torchs, written_by
 
 _INDEXING = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"})
 """Operators that take CPU index tensors on every device."""
@@ -100,7 +100,7 @@ def raise_as_eager(
     """
     if not is_torchs(op.namespace):
         return
-    written = {a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write}
+    written = written_by(op)
     names = [a.name for a in op._schema.arguments]
     given = dict(zip(names, args, strict=False)) | kwargs
     targets = [*whole, *tree_leaves([given[name] for name in written if name in given])]

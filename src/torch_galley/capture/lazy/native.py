@@ -18,6 +18,7 @@ from torch_galley.capture.lazy.region import contiguous, extent
 from torch_galley.capture.lazy.trace import Value
 from torch_galley.core.errors import CaptureError
 from torch_galley.core.events import NativeExecuted, emit
+from torch_galley.ops.schema import written_by
 
 _FILLS = frozenset(
     {
@@ -37,7 +38,7 @@ _FILLS = frozenset(
 def run(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operator now, on the CPU, and return its results on the device."""
     names = [argument.name for argument in op._schema.arguments]
-    written = {a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write}
+    written = written_by(op)
     blind = op.overloadpacket.__name__ in _FILLS and op._overloadname != "Tensor"
     given = dict(zip(names, args, strict=False)) | kwargs
     copies: list[tuple[torch.Tensor, torch.Tensor]] = []

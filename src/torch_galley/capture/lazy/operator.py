@@ -14,11 +14,13 @@ import torch
 from torch._ops import OpOverload
 from torch.nn import Parameter
 
+from torch_galley.capture.fx import is_view
 from torch_galley.capture.lazy import number
 from torch_galley.capture.lazy.trace import Number, Operand
 from torch_galley.ops import draw
 from torch_galley.ops.derive import Derived, derive
 from torch_galley.ops.registry import lookup
+from torch_galley.ops.schema import written_by
 
 aten = torch.ops.aten
 
@@ -49,7 +51,7 @@ class Operator:
         schema = op._schema
         self.op = op
         self.names = [argument.name for argument in schema.arguments]
-        self.written = {a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write}
+        self.written = written_by(op)
         self.derived: Derived | None = derive(op)
         self.drawn: OpOverload | None = self._drawn()
         """The operator of ours that draws the same from a seed."""
@@ -67,7 +69,7 @@ class Operator:
         return own if lookup(own) is not None else None
 
     def _form(self) -> Form:
-        schema, tags = self.op._schema, self.op.tags
+        tags = self.op.tags
         dynamic = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
         if self.drawn is not None:
             return Form.DRAW
@@ -77,7 +79,7 @@ class Operator:
             return Form.RESHAPE
         if self.written:
             return Form.WRITE
-        if any(r.alias_info and not r.alias_info.is_write for r in schema.returns):
+        if is_view(self.op):
             return Form.VIEW
         return Form.FUNCTION
 

@@ -15,7 +15,7 @@ import torch
 from torch._library.custom_ops import OPDEFS
 from torch.library import Library
 
-from torch_galley.ops.registry import is_torchs
+from torch_galley.ops.schema import is_torchs, overload_named
 
 _ALL = "CompositeExplicitAutograd"
 
@@ -59,13 +59,9 @@ def _take(
     library: Library, name: str, call: Callable[..., Any], implement: Callable[..., Any]
 ) -> None:
     namespace, _, rest = name.partition("::")
-    packet, _, overload = rest.partition(".")
-
-    def found() -> Any:  # at each call: a notebook may define it anew
-        return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        return call(found(), *args, **kwargs)
+        return call(overload_named(name), *args, **kwargs)  # now: a notebook may define it anew
 
     taken = torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1")
     if not taken and not is_torchs(namespace):

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
 from torch_galley.capture.fx import Captured
@@ -14,6 +15,7 @@ from torch_galley.capture.lazy import number
 from torch_galley.capture.lazy.trace import Program, Step, Value
 from torch_galley.core.config import Config
 from torch_galley.ops.decompose import decompositions
+from torch_galley.ops.schema import written_by
 
 
 def replay(program: Program, config: Config, varying: Set[int] = frozenset()) -> Captured:
@@ -68,10 +70,7 @@ def _trace(run: Any, tensors: list[Any]) -> fx.GraphModule:
 
 
 def _writes(node: fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and any(
-        a.alias_info is not None and a.alias_info.is_write for a in schema.arguments
-    )
+    return isinstance(node.target, OpOverload) and bool(written_by(node.target))
 
 
 def _run(program: Program, tensors: Any, numbers: list[Any], packed: Any) -> list[torch.Tensor]:

@@ -10,7 +10,7 @@ from torch_galley.core.reasons import ArgumentForm, Reason
 from torch_galley.ops.aten.reduce import norm
 from torch_galley.ops.check import in_range
 from torch_galley.ops.half import wide
-from torch_galley.ops.registry import lowers
+from torch_galley.ops.registry import lowers, rows
 
 aten = torch.ops.aten
 
@@ -121,33 +121,16 @@ def _dense_bags(*args, **kwargs) -> Reason | None:
     return ArgumentForm("embedding_bag", "its gradient is sparse") if args[9] else None
 
 
-@lowers(aten._embedding_bag_backward.default, when=_dense_bags)
-def embedding_bag_backward(
-    grad,
-    indices,
-    offsets,
-    offset2bag,
-    bag_size,
-    maximum_indices,
-    num_weights,
-    scale_grad_by_freq,
-    mode,
-    sparse,
-    per_sample_weights,
-    padding_idx=-1,
+def _bag_backward(
+    grad, indices, offsets, offset2bag, sizes, maxima, count, by_freq, mode, sparse, weights, pad=-1
 ):
+    bags = _bags(indices, offsets, offset2bag)
     return embedding_bag_dense_backward(
-        grad,
-        indices,
-        _bags(indices, offsets, offset2bag),
-        bag_size,
-        maximum_indices,
-        num_weights,
-        scale_grad_by_freq,
-        mode,
-        per_sample_weights,
-        padding_idx,
+        grad, indices, bags, sizes, maxima, count, by_freq, mode, weights, pad
     )
+
+
+rows((aten._embedding_bag_backward.default, _bag_backward), when=_dense_bags)
 
 
 def _bags(indices, offsets, offset2bag):

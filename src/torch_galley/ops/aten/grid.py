@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import torch
 
 from torch_galley.core.reasons import ArgumentForm, Reason
+from torch_galley.ops.aten import cubic
 from torch_galley.ops.half import wide
 from torch_galley.ops.registry import lowers
 
@@ -66,11 +67,11 @@ def _taps(x: jax.Array, size: int, mode: int, padding_mode: int, align_corners: 
 
 
 def _cubic(x: jax.Array, outer: bool) -> tuple[jax.Array, jax.Array]:
-    """Return Keys's kernel with a = -3/4 at a distance up to 1, or up to 2, and its derivative."""
-    a = -0.75
+    """Return the weight of what is x away, and its derivative."""
+    a = cubic.INTERPOLATING
     if outer:
-        return a * (((x - 5) * x + 8) * x - 4), a * ((3 * x - 10) * x + 8)
-    return ((a + 2) * x - (a + 3)) * x * x + 1, (3 * (a + 2) * x - 2 * (a + 3)) * x
+        return cubic.outer(x, a), a * ((3 * x - 10) * x + 8)
+    return cubic.inner(x, a), (3 * (a + 2) * x - 2 * (a + 3)) * x
 
 
 def _padded(

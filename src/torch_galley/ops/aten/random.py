@@ -8,6 +8,8 @@ types, so that none is rounded up to 1.
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes  # noqa: F401  (numpy then knows bfloat16)
@@ -19,7 +21,7 @@ from torch_galley.core.spec import XLA_DTYPE
 from torch_galley.ops.check import require
 from torch_galley.ops.draw import STRIDE
 from torch_galley.ops.half import wide, wide_dtype
-from torch_galley.ops.registry import lowers
+from torch_galley.ops.registry import lowers, rows
 
 galley = torch.ops.galley
 
@@ -79,19 +81,27 @@ def _fill(value, like):
     return value.astype(like.dtype)
 
 
-# Without dimensions or data: what is filled, uniformly.
+# Factories, and what is filled, uniformly.
 
 
-@lowers(galley.rand.default)
-def rand(seed, draw, size, *, dtype=None, **unused):
+def _made(numbers, seed, draw, size, *, dtype=None, **unused):
+    """Make a tensor of a size."""
     dtype = _dtype(dtype)
-    return _unit(_key(seed, draw), size, dtype).astype(dtype)
+    return numbers(_key(seed, draw), size, dtype).astype(dtype)
 
 
-@lowers(galley.rand_like.default)
-def rand_like(seed, draw, self, *, dtype=None, **unused):
+def _made_like(numbers, seed, draw, self, *, dtype=None, **unused):
+    """Make a tensor of another's size."""
     dtype = XLA_DTYPE[dtype] if dtype else self.dtype.name
-    return _unit(_key(seed, draw), self.shape, dtype).astype(dtype)
+    return numbers(_key(seed, draw), self.shape, dtype).astype(dtype)
+
+
+rows(
+    (galley.rand.default, partial(_made, _unit)),
+    (galley.rand_like.default, partial(_made_like, _unit)),
+    (galley.randn.default, partial(_made, _gauss)),
+    (galley.randn_like.default, partial(_made_like, _gauss)),
+)
 
 
 @lowers(galley.uniform.default)
@@ -103,18 +113,6 @@ def uniform(seed, draw, self, from_=0.0, to=1.0):
 
 
 # Normal, and what is made of it.
-
-
-@lowers(galley.randn.default)
-def randn(seed, draw, size, *, dtype=None, **unused):
-    dtype = _dtype(dtype)
-    return _gauss(_key(seed, draw), size, dtype).astype(dtype)
-
-
-@lowers(galley.randn_like.default)
-def randn_like(seed, draw, self, *, dtype=None, **unused):
-    dtype = XLA_DTYPE[dtype] if dtype else self.dtype.name
-    return _gauss(_key(seed, draw), self.shape, dtype).astype(dtype)
 
 
 @lowers(galley.normal_functional.default)

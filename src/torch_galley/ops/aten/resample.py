@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from torch_galley.core.reasons import ArgumentForm, Reason
+from torch_galley.ops.aten import cubic
 from torch_galley.ops.aten.matmul import product
 from torch_galley.ops.half import wide
 from torch_galley.ops.registry import lowers
@@ -26,11 +27,8 @@ def _triangle(x: np.ndarray) -> np.ndarray:
 
 
 def _cubic(x: np.ndarray) -> np.ndarray:
-    """Keys's kernel with a = -1/2."""
-    a, x = -0.5, np.abs(x)
-    inner = ((a + 2) * x - (a + 3)) * x * x + 1
-    outer = a * (((x - 5) * x + 8) * x - 4)
-    return np.where(x < 1, inner, np.where(x < 2, outer, 0))
+    a, x = cubic.ANTIALIASING, np.abs(x)
+    return np.where(x < 1, cubic.inner(x, a), np.where(x < 2, cubic.outer(x, a), 0))
 
 
 def _weights(

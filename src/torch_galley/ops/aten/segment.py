@@ -33,6 +33,11 @@ def _by_length(
     return None
 
 
+def _ends(lengths, offsets):
+    """Return where runs end. One of the two is given, as `_by_length` asks."""
+    return jnp.cumsum(lengths, -1) if offsets is None else offsets[..., 1:]
+
+
 def _runs(ends: jax.Array, size: int) -> jax.Array:
     """Return the run of each position, [rows, size], from where runs end, [rows, runs]."""
     return jax.vmap(lambda e: jnp.searchsorted(e, jnp.arange(size), side="right"))(ends)
@@ -44,15 +49,14 @@ def segment_reduce(
 ):
     method, first = _REDUCTIONS[reduce]
     batch, size, rest = data.shape[:axis], data.shape[axis], data.shape[axis + 1 :]
+    ends = _ends(lengths, offsets)
     if offsets is not None:
-        lengths, ends = jnp.diff(offsets, axis=-1), offsets[..., 1:]
-    else:
-        assert lengths is not None  # by `_by_length`
-        ends = jnp.cumsum(lengths, -1)
-        if not unsafe:
-            total = lengths.sum(-1)
-            message = f"the lengths add up to {{value}}, not to {size}"
-            require(total == size, total, RuntimeError, message)
+        lengths = jnp.diff(offsets, axis=-1)
+    assert lengths is not None  # by `_by_length`
+    if offsets is None and not unsafe:
+        total = lengths.sum(-1)
+        message = f"the lengths add up to {{value}}, not to {size}"
+        require(total == size, total, RuntimeError, message)
     runs = lengths.shape[-1]
     rows = math.prod(batch)
     x = wide(data).reshape(rows, size, math.prod(rest))
@@ -80,11 +84,7 @@ def segment_reduce_backward(
 ):
     batch, size = math.prod(data.shape[:axis]), data.shape[axis]
     rest = math.prod(data.shape[axis + 1 :])
-    if offsets is None:
-        assert lengths is not None  # by `_by_length_backward`
-        ends = jnp.cumsum(lengths, -1)
-    else:
-        ends = offsets[..., 1:]
+    ends = _ends(lengths, offsets)
     count = ends.shape[-1]
     run = _runs(ends.reshape(batch, count), size)
     row = jnp.arange(batch)[:, None]

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from torch_galley.ops.aten import cubic
 from torch_galley.ops.half import wide
 from torch_galley.ops.registry import rows
 
@@ -47,14 +48,13 @@ def _linear(size: int, out: int, align_corners: bool, scale: float | None) -> np
 
 
 def _cubic(size: int, out: int, align_corners: bool, scale: float | None) -> np.ndarray:
-    """By Keys's kernel with a = -3/4, over the edge the edge's element."""
+    """Over the edge it is the edge's element."""
     x = _source(size, out, align_corners, scale)
     steps = np.arange(-1, 3)
     places = np.floor(x)[:, None] + steps
-    a, away = -0.75, np.abs(x[:, None] - places)
-    inner = ((a + 2) * away - (a + 3)) * away * away + 1
-    outer = a * (((away - 5) * away + 8) * away - 4)
-    return _placed(size, places.astype(int), np.where(away <= 1, inner, outer))
+    a, away = cubic.INTERPOLATING, np.abs(x[:, None] - places)
+    shares = np.where(away <= 1, cubic.inner(away, a), cubic.outer(away, a))
+    return _placed(size, places.astype(int), shares)
 
 
 def _nearest(half: float) -> Weights:
