@@ -20,9 +20,5 @@ XFAILS = {
 
 REQUIRED = ("float32", "float64", "int64", "int32", "bool", "bfloat16", "complex64")
 
-WRONG_GRADIENTS = {
-    ("nn.functional.mish", "", "float32 2nd"): (
-        "at 5.1 it is 6e-6 off, eager 6e-7: 1 - tanh(softplus(x))**2 multiplies a last place"
-    ),
-}
+WRONG_GRADIENTS: dict[tuple[str, str, str], str] = {}
 """Operator, variant and column of the record of gradients -> why it is wrong."""

@@ -47,3 +47,21 @@ def test_the_inverse_error_function_near_its_ends(same, dtype, exact):
     near = 1 - torch.logspace(-7, -1, 50, dtype=torch.float64)
     others = torch.tensor([0.0, -0.0, 0.3, -0.5, 1.0, -1.0, 2.0, torch.nan])
     same(torch.erfinv, torch.cat([near, -near, others]).to(dtype), rtol=exact, atol=0)
+
+
+def test_tanh_is_exact_where_it_nears_1(same):
+    """What 1 - tanh(x)**2 makes of an error is large there."""
+    x = torch.cat([torch.logspace(-20, 1.1, 500), torch.linspace(-6, 6, 2001)])
+    same(
+        torch.tanh,
+        torch.cat([x, torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan])]),
+        rtol=1.5 * 2**-23,
+        atol=0,
+    )
+    same(lambda x: 1 - torch.tanh(x) ** 2, torch.linspace(4, 6, 200), rtol=0, atol=2e-7)
+
+
+def test_the_gradient_of_hardsigmoid_in_double_precision(same):
+    """Eager's kernel has the constant in single precision."""
+    grad, x = torch.randn(2, 50, dtype=torch.float64) * 3
+    same(torch.ops.aten.hardsigmoid_backward, grad, x, rtol=1e-15, atol=0)

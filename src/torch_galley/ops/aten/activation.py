@@ -6,6 +6,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from jax import lax
 
@@ -23,6 +24,10 @@ def _outside(grad, x, limit):
     return jnp.where((x >= -limit) & (x <= limit), 0, grad)
 
 
+_SIXTH = float(np.float32(1 / 6))
+"""What eager's gradient of hardsigmoid multiplies with, in double precision too."""
+
+
 rows(
     (aten.relu.default, lambda self: jnp.where(self < 0, 0, self)),  # keeps NaN and -0.0
     (aten.sigmoid.default, either(lax.logistic, complex_math.sigmoid)),
@@ -33,6 +38,7 @@ rows(
     (aten.threshold.default, lambda x, limit, value: jnp.where(x <= limit, number(value, x), x)),
     (aten.hardshrink_backward.default, _outside),
     (aten.softshrink_backward.default, _outside),
+    (aten.hardsigmoid_backward.default, lambda grad, x: jnp.where(abs(x) < 3, grad * _SIXTH, 0)),
     (aten.threshold_backward.default, lambda grad, x, limit: jnp.where(x <= limit, 0, grad)),
 )
 

@@ -12,6 +12,7 @@ from torch_galley.core.reasons import ArgumentForm, Reason
 from torch_galley.ops.aten import complex_math
 from torch_galley.ops.aten.cast import number
 from torch_galley.ops.aten.complex_math import either
+from torch_galley.ops.aten.special import tanh
 from torch_galley.ops.check import require
 from torch_galley.ops.half import is_half, rounded
 from torch_galley.ops.registry import lowers, rows
@@ -42,7 +43,7 @@ rows(
     (aten.atan2.default, jnp.arctan2),
     (aten.sinh.default, either(jnp.sinh, complex_math.sinh)),
     (aten.cosh.default, either(jnp.cosh, complex_math.cosh)),
-    (aten.tanh.default, either(jnp.tanh, complex_math.tanh)),
+    (aten.tanh.default, either(tanh, complex_math.tanh)),
     (aten.asinh.default, either(jnp.arcsinh, complex_math.asinh)),
     (aten.acosh.default, either(jnp.arccosh, complex_math.acosh)),
     (aten.atanh.default, either(jnp.arctanh, complex_math.atanh)),
