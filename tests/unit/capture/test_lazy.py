@@ -280,6 +280,14 @@ def test_results_lie_in_memory_as_in_eager(xla: torch.device) -> None:
     both(program, xla)
 
 
+def test_a_boolean_to_a_boolean_power(xla: torch.device) -> None:
+    def program(dev: torch.device) -> object:
+        x = torch.tensor([True, False]).to(dev)
+        return tuple(x**power for power in (True, False, 1, 0, 2.0))
+
+    both(program, xla)
+
+
 def test_mixed_devices(xla: torch.device) -> None:
     with pytest.raises(RuntimeError, match="same device"):
         torch.ones(2, device=xla) + torch.ones(2)

@@ -40,6 +40,8 @@ def infer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], given: 
         Exception: whatever eager raises for such arguments.
     """
     _same_device(op, args, kwargs)
+    if op is torch.ops.aten.pow.Tensor_Scalar and _is_bool(args[0]) and isinstance(args[1], bool):
+        raise NoMetaKernel(str(op))  # eager's result is boolean; the meta kernel says int64
     if op.overloadpacket.__name__ in _OVER_ALL and list(args[1:2]) == [[]]:
         args = (args[0], None, *args[2:])
     if op.overloadpacket.__name__ in _LENIENT or refused(op, args) is not None:
@@ -53,6 +55,10 @@ def infer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], given: 
         own_args, own_kwargs = given or (args, kwargs)
         raise_as_eager(op, own_args, own_kwargs)
         raise NoMetaKernel(str(op)) from error
+
+
+def _is_bool(arg: Any) -> bool:
+    return isinstance(arg, torch.Tensor) and arg.dtype is torch.bool
 
 
 def _meta(arg: Any) -> Any:
