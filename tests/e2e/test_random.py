@@ -77,6 +77,34 @@ def test_a_call_takes_one_number_from_torchs_generator(way):
     assert torch.equal(torch.get_rng_state(), after)
 
 
+def every_kind(x: torch.Tensor) -> list[torch.Tensor]:
+    """Draw in all of torch's ways, nothing below 0."""
+    new, half = torch.empty_like, torch.full_like(x, 0.5)
+    return [
+        *(torch.rand(64, device=x.device), torch.rand_like(x)),
+        *(torch.randn(9, device=x.device) ** 0, torch.randn_like(x) ** 0),
+        *(torch.randint(9, (64,), device=x.device), torch.randint(1, 9, (64,), device=x.device)),
+        *(torch.randint_like(x, 9), torch.randint_like(x, 1, 9)),
+        *(new(x).random_(9), new(x).random_(1, 9), new(x).random_(), new(x).random_(10**6, None)),
+        *(new(x).uniform_(), new(x).uniform_(1, 9), new(x).exponential_(9), new(x).normal_(5, 0.1)),
+        *(new(x).cauchy_(4, 0.001) ** 0, new(x).log_normal_(0, 0.1), new(x).geometric_(0.9)),
+        *(new(x).bernoulli_(), new(x).bernoulli_(0.5), half.bernoulli(), torch.bernoulli(half)),
+        *(torch.normal(x, half / 5), torch.normal(x, 0.1), torch.normal(1.0, half / 5)),
+        *(torch.poisson(half), torch.binomial(x * 9, half), torch._standard_gamma(half)),
+        *(half.multinomial(5, True), half.multinomial(5), torch.randperm(9, device=x.device)),
+        *(torch.normal(5.0, 0.1, (64,), device=x.device), F.rrelu(x, training=True)),
+        torch._sample_dirichlet(half),
+    ]
+
+
+def test_torchs_ways_of_drawing_on_the_device():
+    x = torch.ones(64)
+    drawn = seeded(calls("lazy", every_kind), x)
+    for want, got in zip(every_kind(x), drawn, strict=True):
+        assert (got.shape, got.dtype) == (want.shape, want.dtype)
+        assert (got >= 0).all(), got
+
+
 def test_all_ways_draw_the_same():
     found = [seeded(calls(way, noisy), torch.ones(64)) for way in WAYS]
     native = {"compile": "background"}, {"deny_ops": ("aten.rand_like", "aten.bernoulli")}, {}

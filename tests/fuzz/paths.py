@@ -16,7 +16,7 @@ import torch_galley
 from tests.fuzz.program import Program
 
 PATHS = ("compile", "lazy")
-OPTIONS = {"min_cluster_size": 1, "strict": True, "decide": "size"}
+OPTIONS = {"min_cluster_size": 1, "strict": True, "decide": "size", "rng": "native"}
 
 
 @dataclass

@@ -8,6 +8,7 @@ repeated like any other. `galley::seed` alone touches torch's generator.
 from __future__ import annotations
 
 import contextlib
+import keyword
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -93,6 +94,8 @@ def _define() -> dict[OpOverload, OpOverload]:
         own = known.get((name, arguments))
         if own is None:
             overload = op._schema.overload_name
+            if keyword.iskeyword(overload):  # torch.fx writes it into Python: random.from
+                overload += "_"
             full = f"{name}.{overload}" if overload else name
             _library.define(f"{full}(Tensor seed, int draw, {arguments}) -> {returns}")
             own = getattr(getattr(torch.ops.galley, name), overload or "default")

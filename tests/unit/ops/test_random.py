@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import keyword
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def discrete(low, high):
     return stats.randint(low, high)
 
 
-FROM = getattr(galley.random, "from")
+FROM = galley.random.from_
 CASES = {
     "rand": (galley.rand.default, ([SIZE],), stats.uniform()),
     "rand_like": (galley.rand_like.default, (X,), stats.uniform()),
@@ -252,3 +253,10 @@ def test_one_program_serves_all_numbers():
     for number in range(5):
         run(galley.rand.default, torch.tensor(number), ([7],), {})
     assert torch_galley.metrics()["compiles"] <= 1
+
+
+def test_names_can_be_written_in_python():
+    """As torch.fx writes them: aten has an overload named `from`."""
+    names = [op._overloadname for op in draw._OWN.values()]
+    assert "from_" in names
+    assert not any(map(keyword.iskeyword, names))

@@ -216,7 +216,7 @@ def random_to(seed, draw, self, to):
     return _range(seed, draw, self.shape, 0, to, self.dtype.name)
 
 
-@lowers(getattr(galley.random, "from"))
+@lowers(galley.random.from_)
 def random_from(seed, draw, self, from_, to):
     name = self.dtype.name
     if to is None:
