@@ -209,3 +209,38 @@ def test_storages_have_their_size(xla: torch.device) -> None:
     x = torch.ones(3, 4, device=xla)
     assert x.untyped_storage().nbytes() == x[1:].untyped_storage().nbytes() == 48
     assert torch.ones(3).untyped_storage().nbytes() == 12
+
+
+def test_a_copy_that_torch_leaves_out_has_memory_of_its_own(xla: torch.device) -> None:
+    def program(dev: torch.device) -> object:
+        x = torch.arange(4.0).to(dev)
+        some, one, copied = x[1:].repeat(1), x[1].repeat(1, 1), x[2].clone().tile(1)
+        y = x + 1
+        again = y.repeat(1)
+        torch_galley.sync()
+        again.add_(1)
+        some[0] = 9
+        return x, some, one, copied, y, again
+
+    both(program, xla)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.float16])
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_a_number_beside_a_tensor_without_dimensions(xla: torch.device, dtype, shape) -> None:
+    def program(dev: torch.device) -> object:
+        x = torch.ones(shape, dtype=dtype).to(dev)
+        found = [2 - x, x - 2, 2.5 - x, 2 / x, x * 2, x + True]
+        if not dtype.is_floating_point:
+            found += [x << 2, 2 << x, x >> 1, 5 >> x, x & 2, 2 & x, 2 | x, 2 ^ x]
+        return tuple(found)
+
+    both(program, xla)
+
+
+def test_a_number_among_booleans(xla: torch.device) -> None:
+    def program(dev: torch.device) -> object:
+        x = torch.tensor([False, True]).to(dev)
+        return torch.bucketize(2, x), torch.searchsorted(x, 1), torch.bucketize(0, x, right=True)
+
+    both(program, xla)

@@ -417,6 +417,11 @@ def _whole() -> list[OpOverload]:
     found = []
     for name in torch._C._dispatch_get_all_op_names():
         structured = has_kernel(name, "CompositeExplicitAutogradNonFunctional")
-        if name.startswith("aten::") and (structured or name.startswith("aten::_foreach_")):
+        # Of a number they would make a tensor, which doesn't say any more that it is a number.
+        takes_number = "Scalar" in name.partition(".")[2] and "out" not in name.partition(".")[2]
+        takes_number = takes_number and has_kernel(name, "CompositeExplicitAutograd")
+        if name.startswith("aten::_foreach_") or (
+            name.startswith("aten::") and (structured or takes_number)
+        ):
             found.append(overload_named(name))
     return found

@@ -10,7 +10,7 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
-from torch_galley.capture.fx import Captured
+from torch_galley.capture.fx import Captured, is_view_node
 from torch_galley.capture.lazy import number
 from torch_galley.capture.lazy.trace import Program, Step, Value
 from torch_galley.core.config import Config
@@ -40,9 +40,30 @@ def replay(program: Program, config: Config, varying: Set[int] = frozenset()) ->
     if any(map(_writes, graph.graph.nodes)):
         # A decomposition that writes its own temporaries.
         graph = _trace(torch.func.functionalize(run, remove="mutations"), tensors)
+    _give_memory(graph.graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return Captured(graph, "lazy", config)
+
+
+def _give_memory(graph: fx.Graph) -> None:
+    """Copy each output that is an input's memory or another output's: a functional form leaves out
+    the copy that its operator made (aten.repeat), and each value has memory of its own.
+    """
+    (output,) = graph.find_nodes(op="output")
+    taken: set[fx.Node] = set(graph.find_nodes(op="placeholder"))
+    results = list(output.args[0])
+    for i, node in enumerate(results):
+        owner = node
+        while is_view_node(owner):
+            owner = owner.args[0]
+        if owner in taken:
+            with graph.inserting_before(output):
+                results[i] = graph.call_function(torch.ops.aten.clone.default, (node,))
+            with node.meta["val"].fake_mode:
+                results[i].meta = dict(node.meta, val=node.meta["val"].clone())
+        taken.add(owner)
+    output.args = (results,)
 
 
 def _numbers(program: Program, varying: Set[int]) -> tuple[list[Any], list[torch.Tensor]]:

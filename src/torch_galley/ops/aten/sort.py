@@ -132,15 +132,18 @@ def mode(self, dim=-1, keepdim=False):
 def searchsorted(sequence, values, out_int32=False, right=False, side=None, sorter=None):
     if sorter is not None:
         sequence = jnp.take_along_axis(sequence, sorter, -1)
-    return _search(sequence, number(values, sequence), out_int32, right or side == "right")
+    return _search(sequence, values, out_int32, right or side == "right")
 
 
 def bucketize(values, boundaries, out_int32=False, right=False):
-    return _search(boundaries, number(values, boundaries), out_int32, right)
+    return _search(boundaries, values, out_int32, right)
 
 
 def _search(sequence, values, out_int32, right):
     """torch's own bisection, so that NaN and unsorted sequences give what torch gives."""
+    if sequence.dtype == bool and not isinstance(values, jax.Array):
+        sequence = sequence.astype(jnp.int64)  # a number between or beyond them stays one
+    values = number(values, sequence)
     common = jnp.result_type(sequence, values)
     sequence, values = sequence.astype(common), values.astype(common)
     size = sequence.shape[-1]
