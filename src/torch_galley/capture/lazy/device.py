@@ -17,6 +17,7 @@ from torch.utils.backend_registration import rename_privateuse1_backend
 from torch_galley.capture.lazy import autocast, composite, dispatch, files
 from torch_galley.capture.lazy.flush import Executor, after_fork, use_executor
 from torch_galley.capture.lazy.module import Module, patch_torch
+from torch_galley.capture.lazy.parameters import patch_module
 from torch_galley.core.errors import CaptureError, ConfigError
 
 _kept: list[Any] = []
@@ -53,10 +54,9 @@ def register(executor: Executor) -> None:
     rename_privateuse1_backend("xla")
     torch._register_device_module("xla", module)
     patch_torch()
+    patch_module()
     torch._C._acc.register_python_privateuseone_hook(hook)  # type: ignore[attr-defined]
     torch._C._acc.register_python_privateuseone_device_guard(guard)  # type: ignore[attr-defined]
-    # Without this, Module.to() makes new parameters and tied weights come apart.
-    torch.__future__.set_swap_module_params_on_conversion(True)
     dispatch.enter_thread()
     os.register_at_fork(after_in_child=after_fork)
     # jax warns at each fork; what it warns of, XLA in the child, is an error of ours.
