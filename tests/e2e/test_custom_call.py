@@ -290,22 +290,6 @@ def test_a_lowering_may_take_its_place():
     assert "custom_call" not in stages.lowered[0].text()
 
 
-@pytest.mark.parametrize(
-    ("name", "target", "options", "said"),
-    [
-        ("clip", clipped, {}, "'clip' can't be the name"),
-        ("aten::clip", clipped, {}, "'aten::clip' can't be the name"),
-        ("called::bad", "clip", {}, "can't be made of a str"),
-        ("called::bad", lambda x: x, {}, "needs a schema: .*annotate the function"),
-        ("called::bad", clipped, {"schema": "(Tensor(a!) x) -> ()"}, "torch does not take"),
-        ("called::bad", clipped, {"schema": "(Tensor x"}, "torch does not take"),
-    ],
-)
-def test_refused(name, target, options, said):
-    with pytest.raises(ConfigError, match=r"(?s)" + said):
-        torch_galley.custom_call(name, target, shape=lambda x: x, **options)
-
-
 def test_a_backward_of_another_count():
     op = define(lambda x: x * 2, backward=lambda grad, x: (grad, grad))
     x = torch.ones(2, requires_grad=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,8 +23,8 @@ from torch_galley.ops.calls import (
     to_handler,
     to_python,
 )
+from torch_galley.ops.declared import check_function, check_handlers, check_name, schema_of
 from torch_galley.ops.own import digest, overload_of
-from torch_galley.ops.schema import is_torchs
 
 
 def custom_call(
@@ -75,12 +74,11 @@ def custom_call(
         RunError: at a call, if the function gives other shapes or dtypes than `shape` says. What
             it raises itself arrives as it is.
     """
-    namespace, colons, _ = name.partition("::")
-    if not colons or is_torchs(namespace):
-        raise ConfigError(
-            f"{name!r} can't be the name of an operator of yours",
-            hint="write 'mylib::name', with a namespace that torch does not have",
-        )
+    check_name(name)
+    check_function(name, "shape=", shape, "give the fake rule: shape=lambda x: torch.empty_like(x)")
+    if backward is not None:
+        hint = "give a function of the gradients and the arguments, or leave it out"
+        check_function(name, "backward=", backward, hint)
     if target is None:
         return lambda function: custom_call(
             name, function, shape=shape, backward=backward, schema=schema
@@ -88,11 +86,13 @@ def custom_call(
     handler = is_handler(target)
     if not handler and not callable(target):
         raise ConfigError(
-            f"a custom call can't be made of a {type(target).__name__}",
+            f"{name} can't be made of a {type(target).__name__}",
             hint="give a Python function, or a handler of XLA's FFI (PyCapsule, ctypes function)",
         )
     told = shape if handler else target
-    schema = schema or _schema(name, [shape] if handler else [target, shape])
+    schema = schema_of(name, schema, [shape] if handler else [target, shape])
+    if handler:
+        check_handlers(name, schema)
     emit = to_handler(name, target) if handler else to_python(name, target)
 
     @functools.wraps(told)
@@ -127,20 +127,6 @@ def custom_call(
         _differentiable(op, overload, backward)
     registry.set_users(overload, lowering, _on_cpu(overload), digest(told))
     return op
-
-
-def _schema(name: str, functions: Sequence[Function]) -> str:
-    said = ""
-    for annotated in functions:
-        try:
-            return torch.library.infer_schema(annotated, mutates_args=())
-        except (AttributeError, TypeError, ValueError) as error:  # the first: it is made in C
-            said = said or str(error).strip().splitlines()[0]
-    raise ConfigError(
-        f"{name} needs a schema: {said}",
-        hint="annotate the function (x: torch.Tensor, by: float) -> torch.Tensor, or give "
-        "schema='(Tensor x, float by) -> Tensor'",
-    )
 
 
 def _on_cpu(overload: OpOverload) -> registry.When:
