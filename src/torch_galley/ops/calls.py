@@ -19,6 +19,7 @@ from torch_galley.core.errors import RunError
 from torch_galley.core.spec import TORCH_DTYPE, XLA_DTYPE, TensorSpec, wide_types
 from torch_galley.ops import ffi
 from torch_galley.ops.own import whole
+from torch_galley.ops.running import running
 
 Function = Callable[..., Any]
 
@@ -99,8 +100,8 @@ def to_python(name: str, function: Function) -> Emit:
 
     def emit(call: Call) -> Sequence[jax.Array]:
         def run(given: list[torch.Tensor], results: list[torch.Tensor]) -> None:
-            with torch.no_grad():
-                made = tree_leaves(call.arguments.call(function, given))
+            with torch.no_grad(), running(call.overload, by_xla=True):
+                made = tree_leaves(_called(call.overload, call.arguments, function, given))
             _check(call.overload, given, made, results)
             for result, tensor in zip(results, made, strict=True):
                 result.copy_(tensor)
@@ -111,10 +112,53 @@ def to_python(name: str, function: Function) -> Emit:
     return emit
 
 
+def run_python(
+    overload: OpOverload, arguments: Arguments, function: Function, tensors: Sequence[torch.Tensor]
+) -> Any:
+    """Run an operator of a Python function natively: what eager calls."""
+    with running(overload):
+        return _called(overload, arguments, function, tensors)
+
+
+def _called(
+    overload: OpOverload, arguments: Arguments, function: Function, tensors: Sequence[torch.Tensor]
+) -> Any:
+    """Return what a function gave, if it is what the operator's schema says."""
+    made = arguments.call(function, tensors)
+    returns = [str(result.type) for result in overload._schema.returns]
+    values = [made] if len(returns) == 1 else made
+    several = isinstance(values, list | tuple)
+    if not several or len(values) != len(returns) or not all(map(_is_of, returns, values)):
+        raise RunError(
+            f"{overload} gave {_kind(made)}, its schema says {' and '.join(returns)}",
+            hint="return what the schema says, dense tensors with data",
+        )
+    return made
+
+
+def _is_of(kind: str, value: Any) -> bool:
+    """Whether a result is a tensor, or a list of such, that has data in dense memory."""
+    if kind == "List[Tensor]":
+        return isinstance(value, list | tuple) and all(_is_of("Tensor", one) for one in value)
+    dense = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return dense and not value.is_meta
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        inner = ", ".join(map(_kind, value))
+        return f"a {type(value).__name__} of ({inner})"
+    if not isinstance(value, torch.Tensor):
+        return f"a {type(value).__name__}"
+    if value.layout is not torch.strided:
+        return f"a tensor of layout {value.layout}"
+    return f"a tensor of device {value.device}"
+
+
 def _check(
     overload: OpOverload,
     given: Sequence[torch.Tensor],
-    made: Sequence[Any],
+    made: Sequence[torch.Tensor],
     results: Sequence[torch.Tensor],
 ) -> None:
     """Raise unless a function gave what its shape rule says, and wrote nothing."""
@@ -130,13 +174,8 @@ def _check(
         )
 
 
-def _spelled(values: Sequence[Any]) -> str:
-    return " and ".join(
-        str(TensorSpec(tuple(value.shape), value.dtype))
-        if isinstance(value, torch.Tensor)
-        else f"a {type(value).__name__}"
-        for value in values
-    )
+def _spelled(values: Sequence[torch.Tensor]) -> str:
+    return " and ".join(str(TensorSpec(tuple(v.shape), v.dtype)) for v in values)
 
 
 def is_handler(target: Any) -> bool:

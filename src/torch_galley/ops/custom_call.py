@@ -20,6 +20,7 @@ from torch_galley.ops.calls import (
     is_handler,
     results_of,
     run_alone,
+    run_python,
     to_handler,
     to_python,
 )
@@ -103,9 +104,9 @@ def custom_call(
 
     def eager(*args: Any, **kwargs: Any) -> Any:
         arguments, tensors = Arguments.of(overload, args, kwargs)
-        return (
-            run_alone(lowering, arguments, tensors) if handler else arguments.call(target, tensors)
-        )
+        if handler:
+            return run_alone(lowering, arguments, tensors)
+        return run_python(overload, arguments, target, tensors)
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         arguments, tensors = Arguments.of(overload, args, kwargs)

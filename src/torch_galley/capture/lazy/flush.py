@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import threading
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +22,9 @@ from torch_galley.capture.lazy.region import memory_order
 from torch_galley.capture.lazy.segment import segments
 from torch_galley.capture.lazy.trace import Program, Value, made
 from torch_galley.core.config import Config, current, setting
-from torch_galley.core.errors import CaptureError
+from torch_galley.core.errors import CaptureError, RunError
 from torch_galley.core.events import Flushed, Warned, emit
+from torch_galley.ops.running import innermost
 
 Execute = Callable[[list[Any]], Sequence[Any]]
 Executor = Callable[[Captured], Execute]
@@ -43,6 +45,8 @@ _endless = False
 """Whether there was too much since the last sync or read, so that it runs in pieces."""
 _told = False
 _tracing = False
+_running = False
+"""Whether recorded programs are run: who holds the lock then is called by one of them."""
 _in_child = False
 
 
@@ -61,8 +65,12 @@ _families: OrderedDict[tuple[Any, ...], _Family] = OrderedDict()
 
 def after_fork() -> None:
     """Note that this process is a fork's child, where XLA's threads don't exist."""
-    global _in_child, lock
-    _in_child, lock = True, threading.RLock()  # another thread may have held the old one
+    global _in_child, _running, lock
+    _in_child, _running, lock = (
+        True,
+        False,
+        threading.RLock(),
+    )  # another thread may have held the old one
 
 
 def check_process() -> None:
@@ -91,11 +99,13 @@ def count_brought(tensor: torch.Tensor) -> None:
 def _at_limit(what: str) -> None:
     """Run most of what was recorded, in pieces, and tell once."""
     global _before, _brought, _endless, _told
+    _check_not_running()
     started = time.perf_counter()
     program = Program.reaching(storage.pending())
     ran = 0
-    for wanted in segments(program):
-        ran += _run(wanted)
+    with _noted():
+        for wanted in segments(program):
+            ran += _run(wanted)
     _before, _brought, _endless = made() - len(program.steps) + ran, 0, True
     if ran:
         _emit("limit", ran, started)
@@ -107,6 +117,30 @@ def _at_limit(what: str) -> None:
         )
         emit(Warned(message))
         warnings.warn(message, stacklevel=2)
+
+
+def _check_not_running() -> None:
+    """Raise if the caller is called by a program that is being run, which would be run again."""
+    if _running:
+        op = innermost()
+        raise RunError(
+            f"{op or 'a function'} asked the xla device to compute while the device was computing "
+            f"{'it' if op else 'what calls it'}",
+            site=site_of(user_frames()),
+            hint="an operator gets CPU tensors: give it as an argument what it is to read "
+            "(docs/extending.md)",
+        )
+
+
+@contextlib.contextmanager
+def _noted() -> Iterator[None]:
+    """Note that programs are run meanwhile."""
+    global _running
+    _running = True
+    try:
+        yield
+    finally:
+        _running = False
 
 
 def after_call() -> None:
@@ -149,15 +183,17 @@ def flush(cause: str) -> None:
     check_process()
     with lock:
         _check_not_tracing(cause)
+        _check_not_running()
         pieces, _endless, _before, _brought = _endless, False, made(), 0
         stream.end()
         wanted = storage.pending()
         if not wanted:
             return
         started, ran = time.perf_counter(), 0
-        if pieces:
-            ran += sum(map(_run, segments(Program.reaching(wanted))))
-        ran += _run([value for value in wanted if value.pending])
+        with _noted():
+            if pieces:
+                ran += sum(map(_run, segments(Program.reaching(wanted))))
+            ran += _run([value for value in wanted if value.pending])
         _emit(cause, ran, started)
 
 
@@ -166,7 +202,9 @@ def _run(wanted: Sequence[Value]) -> int:
     try:
         program = Program.reaching(wanted)
         store(program, _execute(program, current()))
-    except Exception:
+    except KeyboardInterrupt:  # at once, and nothing is lost: the next read computes it
+        raise
+    except BaseException:  # an operator may raise SystemExit
         _salvage(wanted)
         raise
     return len(program.steps)
@@ -208,7 +246,9 @@ def _salvage(wanted: Sequence[Value]) -> None:
         try:
             program = Program.reaching(some)
             store(program, _execute(program, config))
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             if len(wanted) > 1:
                 _salvage(some)
             else:

@@ -111,7 +111,7 @@ class Value:
         self.tensor = tensor
         """A CPU tensor that nobody writes; None while pending."""
         self.step, self.index = step, index
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         """What went wrong when it was to be computed."""
         self.redraw: Any = None
         """For random numbers: a function that draws a new tensor like it."""
@@ -129,9 +129,8 @@ class Value:
     def check(self) -> None:
         """Raise if it was to be computed and could not be."""
         if self.error is not None:
-            raise CaptureError(
-                f"a value was lost when computing it failed: {self.error}"
-            ) from self.error
+            told = f"{type(self.error).__name__}: {self.error}".removesuffix(": ")
+            raise CaptureError(f"a value was lost when computing it failed: {told}") from self.error
 
 
 def record(
