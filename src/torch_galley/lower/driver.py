@@ -25,7 +25,7 @@ from torch_galley.capture.body import named_inside
 from torch_galley.cluster.clustered import XlaCluster
 from torch_galley.cluster.support import is_getitem, name_of
 from torch_galley.core.config import Config
-from torch_galley.core.errors import LoweringError
+from torch_galley.core.errors import ConfigError, LoweringError
 from torch_galley.core.events import ClusterLowered, emit
 from torch_galley.core.site import Site, module_path, site_of
 from torch_galley.core.spec import PLATFORM, XLA_DTYPE, TensorSpec, wide_types
@@ -260,6 +260,8 @@ def _node(
         # What can be made native is the whole.
         facts = {"node": node.name, "op": str(node.target)}
         raise LoweringError(error.message, site=error.site, **facts) from error
+    except ConfigError:  # says itself what was asked of an operator, and need not be lowered
+        raise
     except Exception as error:
         raise _failure(node, error) from error
     return _checked(node, value, bindings)
@@ -303,6 +305,8 @@ def _checked(node: fx.Node, value: Any, bindings: Bindings) -> Any:
         if not isinstance(want, torch.Tensor):
             continue
         spec = TensorSpec(tuple(value_of(size, bindings) for size in want.shape), want.dtype)
+        if isinstance(got, torch.Tensor):
+            raise _failure(node, f"gave a torch tensor, not a jax array; recorded {spec}")
         if not hasattr(got, "shape") or not hasattr(got, "dtype"):
             raise _failure(node, f"gave a {type(got).__name__}, recorded {spec}")
         if tuple(got.shape) != spec.shape or got.dtype.name != XLA_DTYPE[spec.dtype]:

@@ -1,22 +1,18 @@
-"""How XLA calls what is not its own: a function of Python's, or a handler of XLA's FFI."""
+"""How XLA calls what is not its own: what a call is, and calls of a function of Python's."""
 
 from __future__ import annotations
 
-import ctypes
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import jax
-import numpy as np
 import torch
 from torch._ops import OpOverload
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
-from torch_galley.core.errors import RunError
-from torch_galley.core.spec import TORCH_DTYPE, XLA_DTYPE, TensorSpec, wide_types
+from torch_galley.core.errors import ConfigError, RunError
+from torch_galley.core.spec import TORCH_DTYPE, XLA_DTYPE, TensorSpec
 from torch_galley.ops import ffi
 from torch_galley.ops.own import whole
 from torch_galley.ops.running import running
@@ -83,7 +79,7 @@ Emit = Callable[[Call], Sequence[jax.Array]]
 
 
 def results_of(
-    shape: Function, arguments: Arguments, arrays: Iterable[jax.Array]
+    overload: OpOverload, shape: Function, arguments: Arguments, arrays: Iterable[jax.Array]
 ) -> tuple[list[jax.ShapeDtypeStruct], TreeSpec]:
     """Return what a shape rule says of a call's results, and how they are nested."""
     fakes = [
@@ -91,8 +87,21 @@ def results_of(
         for array in arrays
     ]
     results, spec = tree_flatten(arguments.call(shape, fakes))
+    check_dtypes(overload, results)
     likes = [jax.ShapeDtypeStruct(tuple(t.shape), XLA_DTYPE[t.dtype]) for t in results]
     return likes, spec
+
+
+def check_dtypes(overload: OpOverload, tensors: Iterable[torch.Tensor]) -> None:
+    """Raise ConfigError if a handler would get, or give, a dtype that no program of ours has."""
+    for tensor in tensors:
+        if tensor.dtype not in XLA_DTYPE:
+            name = str(tensor.dtype).removeprefix("torch.")
+            raise ConfigError(
+                f"{overload} is called by XLA, and tensors of {name} can't be passed to XLA",
+                hint=f"pass it another dtype, .view() of {name} has its bits; "
+                f"there are {', '.join(XLA_DTYPE.values())}",
+            )
 
 
 def to_python(name: str, function: Function) -> Emit:
@@ -176,59 +185,3 @@ def _check(
 
 def _spelled(values: Sequence[torch.Tensor]) -> str:
     return " and ".join(str(TensorSpec(tuple(v.shape), v.dtype)) for v in values)
-
-
-def is_handler(target: Any) -> bool:
-    """Whether something is a handler of XLA's FFI: a PyCapsule, or a function of ctypes."""
-    function: type = ctypes._CFuncPtr  # type: ignore[attr-defined]  # public under no name
-    return isinstance(target, function) or _is_capsule(target)
-
-
-def _is_capsule(target: Any) -> bool:
-    return type(target).__name__ == "PyCapsule"  # Python has no other name for the class
-
-
-_targets: Counter[str] = Counter()
-
-
-def to_handler(name: str, target: Any) -> Emit:
-    """Make a handler known to XLA, and return what makes a call of it."""
-    _targets[name] += 1
-    number = _targets[name]
-    unique = f"{name}#{number}" if number > 1 else name  # XLA takes no name twice
-    capsule = target if _is_capsule(target) else jax.ffi.pycapsule(target)
-    jax.ffi.register_ffi_target(unique, capsule, platform="cpu")
-
-    def emit(call: Call) -> Sequence[jax.Array]:
-        args, kwargs = call.arguments.call(lambda *args, **kwargs: (args, kwargs), call.arrays)
-        attributes = {}
-        for place, argument in enumerate(call.overload._schema.arguments):
-            value = kwargs[argument.name] if argument.kwarg_only else args[place]
-            if "Tensor" not in str(argument.type) and value is not None:
-                attributes[argument.name] = _attribute(value)
-        return jax.ffi.ffi_call(unique, tuple(call.likes))(*call.arrays, **attributes)
-
-    return emit
-
-
-def _attribute(value: Any) -> Any:
-    """Return an argument as C knows it: int64, double, bool, arrays of these, text."""
-    if isinstance(value, str):
-        return value
-    array = np.asarray(value)
-    if array.dtype != np.bool_:
-        array = array.astype(np.float64 if array.dtype.kind == "f" else np.int64)
-    return array if array.ndim else array[()]
-
-
-def run_alone(lowering: Function, arguments: Arguments, tensors: Sequence[torch.Tensor]) -> Any:
-    """Run an operator in a program of its own, through public jax: what eager calls."""
-    program = _program(lowering, arguments)
-    dense = [tensor.detach().resolve_conj().resolve_neg().contiguous() for tensor in tensors]
-    with wide_types(), jax.default_device(jax.devices("cpu")[0]):
-        return tree_map(torch.from_dlpack, program(*map(jax.dlpack.from_dlpack, dense)))
-
-
-@lru_cache(maxsize=256)
-def _program(lowering: Function, arguments: Arguments) -> Function:
-    return jax.jit(lambda *arrays: arguments.call(lowering, arrays))

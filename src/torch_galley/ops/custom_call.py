@@ -13,18 +13,9 @@ from torch.utils._pytree import tree_leaves, tree_unflatten
 from torch_galley.core.errors import ConfigError
 from torch_galley.core.reasons import ArgumentForm, Reason
 from torch_galley.ops import registry
-from torch_galley.ops.calls import (
-    Arguments,
-    Call,
-    Function,
-    is_handler,
-    results_of,
-    run_alone,
-    run_python,
-    to_handler,
-    to_python,
-)
+from torch_galley.ops.calls import Arguments, Call, Function, results_of, run_python, to_python
 from torch_galley.ops.declared import check_function, check_handlers, check_name, schema_of
+from torch_galley.ops.handlers import is_handler, run_alone, to_handler
 from torch_galley.ops.own import digest, overload_of
 
 
@@ -61,7 +52,7 @@ def custom_call(
         target: a Python function of tensors, called with CPU tensors of its own, that returns new
             ones; or a handler of XLA's FFI, as a PyCapsule or a function of ctypes. A handler gets
             the tensors as buffers, in order, and all else as attributes of the schema's names:
-            int64, double, bool, text, arrays of these (not empty: XLA has none such).
+            int64, double, bool, text, arrays of numbers (not empty: XLA has none such).
         shape: the fake rule: called with the operator's arguments, tensors without data, it
             returns tensors (`torch.empty_like(x)`) of the results' shapes and dtypes.
         backward: called with a gradient for each result, then the operator's arguments; returns a
@@ -99,13 +90,13 @@ def custom_call(
     @functools.wraps(told)
     def lowering(*args: Any, **kwargs: Any) -> Any:
         arguments, arrays = Arguments.of(overload, args, kwargs)
-        likes, spec = results_of(shape, arguments, arrays)
+        likes, spec = results_of(overload, shape, arguments, arrays)
         return tree_unflatten(emit(Call(overload, arguments, arrays, likes)), spec)
 
     def eager(*args: Any, **kwargs: Any) -> Any:
         arguments, tensors = Arguments.of(overload, args, kwargs)
         if handler:
-            return run_alone(lowering, arguments, tensors)
+            return run_alone(overload, lowering, arguments, tensors)
         return run_python(overload, arguments, target, tensors)
 
     def fake(*args: Any, **kwargs: Any) -> Any:
@@ -153,9 +144,10 @@ def _differentiable(op: CustomOpDef, overload: OpOverload, backward: Function) -
         made = ctx.arguments.call(functools.partial(backward, *grads), ctx.saved_tensors)
         found = list(made) if isinstance(made, tuple) else [made]
         if len(found) != sum(tensors):
+            gave = "a list" if isinstance(made, list) else f"{len(found)} gradients"
             raise ConfigError(
-                f"backward of {overload} gave {len(found)} gradients, and there are "
-                f"{sum(tensors)} tensor arguments",
+                f"backward of {overload} gave {gave}, "
+                f"and there are {sum(tensors)} tensor arguments",
                 hint="return a tuple with one for each, None where there is none",
             )
         rest = iter(found)

@@ -16,8 +16,8 @@ import torch
 from torch_galley.core.errors import ConfigError
 from torch_galley.ops.schema import is_torchs
 
-_ATTRIBUTES = re.compile(r"(Optional\[)?(str|(List\[)?(int|float|bool|number)\]?)\]?")
-"""Types of a schema that a handler of XLA's FFI gets as attributes; of text no lists."""
+_ATTRIBUTES = re.compile(r"(Optional\[)?(str|bool|(List\[)?(int|float|number)\]?)\]?")
+"""Types of a schema that a handler of XLA's FFI gets as attributes: XLA knows no others."""
 
 
 def check_name(name: Any) -> None:
@@ -137,5 +137,5 @@ def check_handlers(name: str, schema: str) -> None:
         raise ConfigError(
             f"{argument.name} of {name}{schema} is of type {kind}, and a handler of XLA's FFI "
             "has no such attributes",
-            hint="take int, float, bool, Scalar, str, or lists of numbers",
+            hint="take int, float, bool, Scalar or str, or a list of int, float or Scalar",
         )
