@@ -228,6 +228,7 @@ def fails(x, by, shift):
         (lambda x, by, shift: x > by, "it gave bool[4], and the fake rule says float32[4]"),
         (lambda x, by, shift: 3.0, "it gave a float, and the fake rule says float32[4]"),
         (lambda x, by, shift: None, "it gave a NoneType, and the fake rule says float32[4]"),
+        (lambda x, by, shift: torch.ones(4), "it gave a torch tensor, not a jax array; "),
     ],
 )
 @pytest.mark.parametrize("way", ["now", "lazy", "background", "device"])
@@ -253,6 +254,17 @@ def test_a_wrong_lowering_is_an_error(body, said, way, lower, monkeypatch):
     assert f"{__file__}:{line}" in str(error)
     assert f"in {uses_scaled.__name__}" in str(error)
     assert "withdraw it" in str(error)
+
+
+def test_a_traced_value_of_another_call_is_an_error(lower):
+    kept = []
+    lower(scaled, lambda x, by, shift: kept.append(x) or x + kept[0])
+    compiled(uses_scaled, torch.ones(4))
+    with pytest.raises(
+        BackendCompilerFailed, match="a traced value kept from another call"
+    ) as caught:
+        compiled(lambda x: uses_scaled(x + 1), torch.ones(4))
+    assert isinstance(caught.value.inner_exception, LoweringError)
 
 
 def test_a_wrong_fake_rule_is_an_error():

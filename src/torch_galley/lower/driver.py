@@ -40,7 +40,7 @@ from torch_galley.ops.check import Check, Checks, collecting
 from torch_galley.ops.check import current as collected
 from torch_galley.ops.half import kept_rounded
 from torch_galley.ops.own import failed
-from torch_galley.ops.registry import lookup, lookup_number
+from torch_galley.ops.registry import lookup, lookup_number, revision
 
 
 @dataclass(frozen=True)
@@ -186,6 +186,11 @@ def lower(
     with wide_types(), collecting(checks if config.check_indices else None):
         physical = [argument.physical for argument in arguments]
         traced = jax.jit(run, keep_unused=True).trace(*physical)
+        if len(traced.jaxpr.in_avals) != len(physical):  # jax makes an input of it
+            users = [node for node in cluster.nodes if revision(node.target)]
+            raise _failure(
+                (users or cluster.nodes)[0], "uses a traced value kept from another call"
+            )
         platform = platform_of(cluster)
         stage = traced.lower(lowering_platforms=(platform,))
     sites = {
