@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 import torch
-from torch._library.custom_ops import CustomOpDef
+from torch._library.custom_ops import OPDEFS, CustomOpDef
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
@@ -103,6 +103,7 @@ def custom_call(
         arguments, tensors = Arguments.of(overload, args, kwargs)
         return arguments.call(shape, tensors)
 
+    former = OPDEFS.get(name)
     kinds = "cpu" if handler else None
     try:
         op = torch.library.custom_op(
@@ -118,7 +119,32 @@ def custom_call(
     if backward is not None:
         _differentiable(op, overload, backward)
     registry.set_users(overload, lowering, _on_cpu(overload), digest(told))
+    if former is not None:
+        _succeed(former, op)
     return op
+
+
+_formers: dict[str, list[tuple[CustomOpDef, OpOverload]]] = {}
+"""By name, the definitions that there were before the present one."""
+
+
+def _succeed(former: CustomOpDef, op: CustomOpDef) -> None:
+    """Make all handles of former definitions of a name mean the present one.
+
+    torch leaves them as they are, pointing to a record of its dispatcher that it has freed. What
+    was compiled with them is traced anew: with the function, its shape rule and its gradient may
+    be others, too.
+    """
+    formers = _formers.setdefault(op._qualname, [])
+    formers.append((former, former._opoverload))
+    present = registry.users_lowering(op._opoverload)
+    assert present is not None
+    for definition, overload in formers:
+        definition._opoverload = op._opoverload
+        registry.set_users(overload, None, None, "")  # now: what it is hashed by changes
+        vars(overload).update(vars(op._opoverload))
+        registry.set_users(overload, present.function, present.when, present.digest)
+    torch._dynamo.reset()
 
 
 def _on_cpu(overload: OpOverload) -> registry.When:
