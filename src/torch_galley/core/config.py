@@ -10,16 +10,26 @@ import contextlib
 import dataclasses
 import difflib
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from torch_galley.core.errors import ConfigError
 
 
-def _setting(default: Any, doc: str, choices: tuple[Any, ...] = (), minimum: float | None = None):
-    return field(default=default, metadata={"doc": doc, "choices": choices, "minimum": minimum})
+def _setting(
+    default: Any,
+    doc: str,
+    choices: tuple[Any, ...] = (),
+    minimum: float | None = None,
+    joined: str = "",
+):
+    """Declare a setting; `joined` is what the names in an entry of a list have between them."""
+    meta = {"doc": doc, "choices": choices, "minimum": minimum, "joined": joined}
+    return field(default=default, metadata=meta)
 
 
 @dataclass(frozen=True)
@@ -104,6 +114,7 @@ class Config:
         (),
         "Names or patterns of operations, or paths of modules, several joined by '+'; what an "
         "entry means is in one cluster, or native as a whole.",
+        joined="+",
     )
     scopes: tuple[str, ...] = _setting(
         (), "Paths or patterns of modules; operations of different ones share no cluster."
@@ -220,13 +231,13 @@ def _checked(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
         if isinstance(default, tuple) and isinstance(value, list | tuple | set | frozenset):
             value = tuple(str(item) for item in value)
         kind = str if default is None else type(default)
-        if kind is float and type(value) is int:
+        if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
             value = float(value)
         wrong_type = not (isinstance(value, kind) or (default is None and value is None))
         if wrong_type or (kind is int and isinstance(value, bool)):
             named = {tuple: "a list", int: "an int"}.get(kind, f"a {kind.__name__}")
             hint = f"give {named}"
-            raise ConfigError(f"setting {name!r} in {origin} is {value!r}", hint=hint)
+            raise ConfigError(f"setting {name!r} in {origin} is {value!r:.60}", hint=hint)
         if meta["choices"] and value not in meta["choices"]:
             choices = ", ".join(map(repr, meta["choices"]))
             raise ConfigError(
@@ -236,8 +247,34 @@ def _checked(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
             raise ConfigError(
                 f"setting {name!r} in {origin} is {value!r}", hint=f"at least {meta['minimum']}"
             )
-        out[name] = value
+        if kind is tuple and (empty := _nameless(value, meta["joined"])) is not None:
+            raise ConfigError(
+                f"setting {name!r} in {origin} has the entry {empty!r}",
+                hint="write a name, or leave the entry out",
+            )
+        out[name] = _path(name, value, origin) if default is None and value else value
     return out
+
+
+def _nameless(entries: tuple[str, ...], joined: str) -> str | None:
+    """Return the first entry that lacks a name, if one does."""
+    parts = {entry: entry.split(joined) if joined else [entry] for entry in entries}
+    return next((entry for entry in entries if not all(map(str.strip, parts[entry]))), None)
+
+
+def _path(name: str, path: str, origin: str) -> str:
+    """Return a path without "~", or raise ConfigError if there can be no such path."""
+    if "\0" in path:
+        raise ConfigError(
+            f"setting {name!r} in {origin} is {path!r}", hint="a path has no null character"
+        )
+    try:
+        return str(Path(path).expanduser())
+    except RuntimeError:
+        raise ConfigError(
+            f"setting {name!r} in {origin} is {path!r}, and there is no such user",
+            hint="write the whole path, or ./~ for a name that begins so",
+        ) from None
 
 
 def parse_setting(text: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Settings: where they come from, and what a wrong one says."""
 
 import dataclasses
+import re
 
 import pytest
 
@@ -97,6 +98,30 @@ def test_wrong_value(name, value, hint):
     with pytest.raises(ConfigError) as caught:
         current({name: value})
     assert str(caught.value) == f"setting {name!r} in options is {value!r}\n  hint: {hint}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        *((name, "~nosuch/a", "no such user") for name in ("cache_dir", "decisions", "dump_dir")),
+        *((name, "a\0", "no null char") for name in ("cache_dir", "decisions", "dump_dir")),
+        ("min_speedup", 10**400, "give a float"),
+        ("groups", ["+"], "has the entry '+'"),
+        ("groups", ["a+b", "a++b"], "has the entry 'a++b'"),
+        ("groups", [""], "has the entry ''"),
+        ("deny_ops", ["aten.gelu", " "], "has the entry ' '"),
+    ],
+)
+def test_what_can_not_be(name, value, words):
+    with pytest.raises(ConfigError, match=re.escape(words)) as caught:
+        current({name: value})
+    assert f"setting {name!r} in options" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["cache_dir", "decisions", "dump_dir"])
+def test_home(name, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/of/mine")
+    assert getattr(current({name: "~/a"}), name) == "/home/of/mine/a"
 
 
 def test_unknown_name_guesses_the_right_one():
