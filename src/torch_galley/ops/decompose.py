@@ -13,6 +13,7 @@ from torch._prims_common import (
     suggest_memory_format,
 )
 
+from torch_galley.ops.draw import ours
 from torch_galley.ops.refused import refused
 from torch_galley.ops.registry import lookup
 
@@ -116,7 +117,6 @@ _IN_ITS_FORMAT = [
 @cache
 def _candidates() -> dict[Any, Callable[..., Any]]:
     table = dict(core_aten_decompositions())
-    table.pop(aten.bernoulli.p, None)
     table.update({op: _in_its_format(table[op]) for op in _IN_ITS_FORMAT})
     linspaces = get_decompositions([aten.linspace])
     table.update({op: _in_floats(rule) for op, rule in linspaces.items()})
@@ -127,6 +127,11 @@ def _candidates() -> dict[Any, Callable[..., Any]]:
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Return torch's core ATen decompositions, less those of operators we lower whole.
 
-    An operator with a lowering of its own is never rewritten, so adding a lowering is enough.
+    An operator with a lowering of its own is never rewritten, so adding a lowering is enough. Nor
+    is one that we draw: torch's bernoulli forgets to check its probabilities.
     """
-    return {op: rule for op, rule in _candidates().items() if lookup(op) is None}
+    return {
+        op: rule
+        for op, rule in _candidates().items()
+        if lookup(op) is None and lookup(ours(op)) is None
+    }

@@ -236,6 +236,50 @@ def test_what_eager_refuses(name):
         op(torch.tensor(0), 0, *args)
 
 
+NAN, INF = np.nan, np.inf
+UNUSUAL = {
+    "poisson": (galley.poisson.default, [[0.0, -0.0, INF, 1e30]]),
+    "binomial": (
+        galley.binomial.default,
+        [
+            [-1.0, -1.0, -1.0, 0.0, 2.0, 2.0, 2.5, 2.0, NAN, INF, INF, NAN, INF, NAN],
+            [0.5, NAN, -1.0, NAN, -1.0, 1.0, 2.0, NAN, 0.0, 0.0, 1.0, NAN, NAN, INF],
+        ],
+    ),
+    "gamma": (galley._standard_gamma.default, [[-1.0, -3.0, -1e30, NAN, 0.0, -0.0, INF, 1e-30]]),
+    "dirichlet": (
+        galley._sample_dirichlet.default,
+        [[[0.0, 0.0], [-1.0, -1.0], [NAN, 0.0], [INF, 1.0], [INF, INF]]],
+    ),
+    "normal": (galley.normal.Tensor_Tensor, [[NAN, INF, -INF, 3.0], [1.0, 1.0, 1.0, 0.0]]),
+}
+"""Parameters that are hardly any, of which eager makes always the same."""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_unusual_parameters(name, dtype):
+    op, values = UNUSUAL[name]
+    args = [torch.tensor(value, dtype=dtype) for value in values]
+    wanted = draw.of_torch(op)(*args)
+    torch.testing.assert_close(op(torch.tensor(0), 0, *args), wanted, equal_nan=True)
+
+
+def test_gamma_a_little_below_zero():
+    """Gamma(a + 1) * U^(1/a), as eager has it; further down its shortcut favours some numbers."""
+    ours = drawn(galley._standard_gamma.default, (filled(-0.2),))
+    assert stats.ks_2samp(ours, torch._standard_gamma(filled(-0.2)).numpy()).pvalue > 1e-3
+
+
+def test_bernoulli_checks_where_it_is_compiled():
+    """torch's own rewriting of it doesn't."""
+    flips = torch.compile(lambda x: torch.bernoulli(x * 1), backend="galley")
+    assert flips(torch.ones(3)).tolist() == [1, 1, 1]
+    for bad in (-1.0, 1.5, NAN):
+        with pytest.raises(RuntimeError, match="Expected p_in >= 0 && p_in <= 1"):
+            flips(torch.full((3,), bad))
+
+
 def test_without_xla_the_seed_is_a_generators():
     """In a fork of a process with XLA, and in dry runs."""
     from torch_galley.run.draw import without_xla

@@ -310,7 +310,8 @@ def _search(ends, place):
     return jnp.searchsorted(ends, place, side="right")
 
 
-# By rejection: jax's own algorithms.
+# By rejection: jax's own algorithms, which are given only what they end for. What eager makes of
+# other parameters is put in its place.
 
 
 @lowers(galley.poisson.default)
@@ -318,29 +319,59 @@ def poisson(seed, draw, self):
     good = self >= 0
     message = "invalid Poisson rate, expected rate to be non-negative"
     require(good, good, RuntimeError, message)
+    rate = wide(self)
+    small = good & (rate < 2.0**63)
     with jax.threefry_partitionable(True):
-        return _fill(jax.random.poisson(_key(seed, draw), wide(self), dtype=jnp.int64), self)
+        found = jax.random.poisson(_key(seed, draw), jnp.where(small, rate, 0), dtype=jnp.int64)
+    return _fill(jnp.where(small, found, jnp.iinfo(jnp.int64).min), self)
 
 
 @lowers(galley.binomial.default)
 def binomial(seed, draw, count, prob):
+    drawn = (count > 0) & jnp.isfinite(count) & (prob > 0) & (prob < 1)
+    known = jnp.where(jnp.isnan(count) | jnp.isnan(prob), jnp.nan, count)
+    known = jnp.where((count <= 0) | (prob <= 0), 0, known)
     with jax.threefry_partitionable(True):
-        return jax.random.binomial(_key(seed, draw), count, prob, dtype=count.dtype)
+        found = jax.random.binomial(
+            _key(seed, draw),
+            jnp.where(drawn, count, 1),
+            jnp.where(drawn, prob, 0.5),
+            dtype=count.dtype,
+        )
+    return jnp.where(drawn, found, known).astype(count.dtype)
 
 
 @lowers(galley._standard_gamma.default)
 def standard_gamma(seed, draw, self):
+    key = _key(seed, draw)
+    alpha, logs = _lifted(key, self)
     with jax.threefry_partitionable(True):
-        found = jax.random.gamma(_key(seed, draw), self, dtype=self.dtype)
-    return jnp.maximum(found, jnp.finfo(self.dtype).tiny)
+        found = jax.random.gamma(key, alpha, dtype=self.dtype)
+    tiny = jnp.finfo(self.dtype).tiny
+    return jnp.where(alpha > 0, jnp.maximum(found * jnp.exp(logs), tiny), tiny).astype(self.dtype)
 
 
 @lowers(galley._sample_dirichlet.default)
 def sample_dirichlet(seed, draw, self):
+    key, info = _key(seed, draw), jnp.finfo(self.dtype)
+    alpha, lift = _lifted(key, self)
     with jax.threefry_partitionable(True):  # logarithms: small parameters make tiny numbers
-        logs = jax.random.loggamma(_key(seed, draw), self, dtype=self.dtype)
-    info = jnp.finfo(self.dtype)
-    return jnp.clip(jax.nn.softmax(logs, -1), info.tiny, 1 - info.epsneg)
+        logs = jax.random.loggamma(key, jnp.where(alpha > 0, alpha, 1), dtype=self.dtype)
+    logs = jnp.where(alpha > 0, logs + lift, np.log(float(info.tiny)))
+    found = jnp.clip(jax.nn.softmax(logs, -1), info.tiny, 1 - info.epsneg)
+    return jnp.where(jnp.isnan(found), info.tiny, found).astype(self.dtype)  # infinite parameters
+
+
+def _lifted(key, alpha):
+    """Return parameters of gamma that can be drawn, and logarithms of what to multiply by.
+
+    Eager draws those below 1 by Gamma(a) = Gamma(a + 1) * U^(1/a), and some below 0, too: up to
+    where a + 1 is no parameter of its algorithm. From there on, and for NaN, 0 is returned.
+    """
+    below = (alpha < 0) & (alpha > -2 / 3)
+    unit = _positive(jax.random.fold_in(key, 1), alpha.shape, alpha.dtype.name)
+    logs = jnp.where(below, jnp.log(unit) / jnp.where(below, alpha, 1), 0)
+    return jnp.where(below, alpha + 1, jnp.where(alpha > 0, alpha, 0)), logs.astype(alpha.dtype)
 
 
 # Activations that draw.
