@@ -16,10 +16,12 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import ops_page
+from tests.arguments import among, positive
 from tests.ops import worker
 from tests.ops.worker import Task
 
@@ -28,6 +30,8 @@ KEPT_EVERY = 20
 """The JSON is written after so many rows."""
 
 Row = dict[str, Any]
+_ROW = ("op", "variant", "dtype", "status", "reason")
+_WAY_OUT = "mend or delete it, or take another --folder"
 
 
 @dataclass(frozen=True)
@@ -50,10 +54,22 @@ class Sweep:
         return DOCS / f"{self.name}.json"
 
     def load(self, file: Path | None = None) -> dict[str, Any]:
-        """Return what the JSON holds: a header, and a row for each task."""
+        """Return what the JSON holds: a header, and a row for each task.
+
+        Raises:
+            ValueError: the file holds something else.
+            OSError: it can't be read.
+        """
         file = file or self.json
-        found = json.loads(file.read_text("utf-8")) if file.exists() else {}
-        return {"header": {}, "rows": []} | found
+        try:
+            found = json.loads(file.read_text("utf-8")) if file.exists() else {}
+            results = {"header": {}, "rows": []} | found
+            fits = all(isinstance(row[name], str) for row in results["rows"] for name in _ROW)
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{file} has no rows of a sweep: {error}; {_WAY_OUT}") from error
+        if not fits:
+            raise ValueError(f"{file} has a row that is none of a sweep; {_WAY_OUT}")
+        return results
 
     def child(self, limit: int | None, patience: float) -> worker.Worker:
         """Return a worker that judges by at most so many samples."""
@@ -61,28 +77,34 @@ class Sweep:
         return worker.Worker(command, patience)
 
 
-def main(sweep: Sweep, about: str | None) -> int:
+def main(sweep: Sweep, about: str | None, argv: list[str] | None = None) -> int:
     """Run what was asked for; return 1 if anything is wrong."""
     parser = argparse.ArgumentParser(prog=f"benchmarks.{sweep.name}", description=about)
-    parser.add_argument("--dtypes", default=",".join(sweep.columns), help="with commas")
+    columns = tuple(sweep.columns)
+    parser.add_argument(
+        "--dtypes", type=partial(among, columns), default=columns, help="columns, with commas"
+    )
     parser.add_argument("--only", metavar="NAME", action="append", help="these operators")
-    parser.add_argument("--limit", type=int, help="samples of each entry (default all)")
+    parser.add_argument("--limit", type=positive, help="samples of each entry (default all)")
     parser.add_argument("--again", metavar="STATUS", help="run those with this status once more")
-    parser.add_argument("--shards", type=int, default=os.cpu_count(), help="workers at a time")
-    parser.add_argument("--patience", type=float, default=300, help="seconds a task may take")
+    parser.add_argument("--shards", type=positive, default=os.cpu_count(), help="workers at a time")
+    parser.add_argument("--patience", type=positive, default=300, help="seconds a task may take")
     parser.add_argument("--folder", type=Path, default=DOCS, help="of the JSON and the page")
     parser.add_argument("--render", action="store_true", help="write the page from the JSON")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     if args.worker is not None:
         _work(sweep, args.worker or None)
         return 0
-    args.folder.mkdir(parents=True, exist_ok=True)
     file = args.folder / f"{sweep.name}.json"
-    results = sweep.load(file)
+    try:
+        args.folder.mkdir(parents=True, exist_ok=True)
+        results = sweep.load(file)
+    except (OSError, ValueError) as error:
+        parser.error(f"{error}")
     if not args.render:
         done = {(row["op"], row["variant"], row["dtype"]): row for row in results["rows"]}
-        chosen = worker.tasks(args.dtypes.split(","), args.only, sweep.takes())
+        chosen = worker.tasks(args.dtypes, args.only, sweep.takes())
         wanted = [task for task in chosen if _due(task, done, args)]
         results["header"] = _header(sweep)
         for number, row in enumerate(_judged(sweep, wanted, args)):

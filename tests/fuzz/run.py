@@ -16,25 +16,32 @@ import sys
 import time
 import warnings
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.arguments import among, natural, positive
 from tests.fuzz.program import Program
 from tests.fuzz.shrink import shrink
 from tests.ops.worker import Worker
 
+PATHS = ("compile", "lazy")
 PATIENCE = 120
 """Seconds that a program may take."""
 Row = dict[str, Any]
+_ROW = {"number": int, "kind": str, "explained": str, "bad": bool}
+"""What is read of a row, and of which type it is."""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run what was asked for; return 1 if anything differs without an explanation."""
     parser = argparse.ArgumentParser(prog="tests.fuzz.run", description=__doc__)
-    parser.add_argument("--count", type=int, default=200, help="programs in each path")
-    parser.add_argument("--paths", default="compile,lazy", help="with a comma")
+    parser.add_argument("--count", type=positive, default=200, help="programs in each path")
+    parser.add_argument(
+        "--paths", type=partial(among, PATHS), default=PATHS, help="compile, lazy, with a comma"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--start", type=int, default=0, help="the first program's number")
+    parser.add_argument("--start", type=natural, default=0, help="the first program's number")
     parser.add_argument("--folder", type=Path, default=Path("build/fuzz"), help="of what is found")
     parser.add_argument("--again", action="store_true", help="forget what was done")
     parser.add_argument("--large", action="store_true", help="leave findings as large as they are")
@@ -43,19 +50,46 @@ def main(argv: list[str] | None = None) -> int:
     if args.worker:
         _work()
         return 0
-    args.folder.mkdir(parents=True, exist_ok=True)
-    return max(_path(path, args) for path in args.paths.split(","))
+    try:
+        args.folder.mkdir(parents=True, exist_ok=True)
+        known = {path: _known(args.folder / _file(path, args), args.again) for path in args.paths}
+    except (OSError, ValueError) as error:
+        parser.error(f"{error}")
+    return max([_path(path, args, rows) for path, rows in known.items()])
 
 
-def _path(path: str, args: argparse.Namespace) -> int:
-    file = args.folder / f"{path}-{args.seed}.jsonl"
-    if args.again:
+def _file(path: str, args: argparse.Namespace) -> str:
+    return f"{path}-{args.seed}.jsonl"
+
+
+def _known(file: Path, again: bool) -> list[Row]:
+    """Return the rows of what was done, none if it is to be forgotten.
+
+    Raises:
+        ValueError: a line is no row.
+        OSError: it can't be read, or forgotten.
+    """
+    if again:
         file.unlink(missing_ok=True)
-    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    lines = file.read_text("utf-8", "replace").splitlines() if file.exists() else []
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            fits = all(isinstance(row[name], kind) for name, kind in _ROW.items())
+        except (ValueError, KeyError, TypeError):
+            fits = False
+        if not fits:
+            raise ValueError(f"{file}:{number} is no row of a program; --again forgets the file")
+        rows.append(row)
+    return rows
+
+
+def _path(path: str, args: argparse.Namespace, rows: list[Row]) -> int:
     done = {row["number"] for row in rows}
     child = Worker(["-m", "tests.fuzz.run", "--worker"], PATIENCE, renewed_after=400)
     began = time.monotonic()
-    with file.open("a") as out:
+    with (args.folder / _file(path, args)).open("a") as out:
         for number in range(args.start, args.start + args.count):
             if number in done:
                 continue

@@ -100,6 +100,39 @@ def test_a_run_goes_on_where_it_stopped(tmp_path, capsys):
     assert "lazy: 1 programs, 0 unexplained" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ("--paths bogus", "'bogus' is none of compile, lazy"),
+        ("--paths=", "'' is none of"),
+        ("--count -3", "-3 is less than 1"),
+        ("--count some", "invalid positive value"),
+        ("--start -1", "-1 is less than 0"),
+    ],
+)
+def test_what_can_not_be_asked(asked, words, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run.main(asked.split())
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["{bad", '{"number": 0}', "[1]", "7", "\udcff"])
+def test_a_broken_file(tmp_path, line, capsys):
+    good = '{"number": 0, "kind": "", "explained": "", "bad": false}'
+    file = tmp_path / "lazy-0.jsonl"
+    file.write_text(f"{good}\n{line}\n", errors="surrogateescape")
+    with pytest.raises(SystemExit, match="2"):
+        run.main(["--paths", "lazy", "--folder", str(tmp_path)])
+    assert f"{file}:2 is no row of a program; --again forgets" in capsys.readouterr().err
+
+
+def test_a_folder_in_place_of_the_file(tmp_path, capsys):
+    (tmp_path / "lazy-0.jsonl").mkdir()
+    with pytest.raises(SystemExit, match="2"):
+        run.main(["--paths", "lazy", "--folder", str(tmp_path)])
+    assert "lazy-0.jsonl" in capsys.readouterr().err
+
+
 def test_a_child_that_dies_is_a_finding():
     class Dead:
         def ask(self, _what):

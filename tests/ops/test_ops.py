@@ -128,3 +128,18 @@ def test_the_judge_of_the_device_sees_a_wrong_lowering(monkeypatch):
     status, detail = lazy.judge(entries(["digamma"])[0], torch.float32, limit=1)
     executables().clear()
     assert (status, detail[:9]) == ("wrong", "sample 0:")
+
+
+@pytest.mark.parametrize("asked", ["--dtypes nonsense", "--limit 0", "--shards 0", "--patience 0"])
+def test_what_can_not_be_asked(asked, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        sweep.main(ops.SWEEP, None, asked.split())
+    assert f"argument {asked.split()[0]}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["{bad", "[1]", '{"rows": 7}', '{"rows": [{"op": "sin"}]}'])
+def test_a_broken_file(text, tmp_path, capsys):
+    (tmp_path / "ops.json").write_text(text)
+    with pytest.raises(SystemExit, match="2"):
+        sweep.main(ops.SWEEP, None, ["--folder", str(tmp_path), "--render"])
+    assert f"{tmp_path / 'ops.json'} has " in capsys.readouterr().err

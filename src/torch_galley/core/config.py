@@ -247,12 +247,14 @@ def _checked(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
             raise ConfigError(
                 f"setting {name!r} in {origin} is {value!r}", hint=f"at least {meta['minimum']}"
             )
-        if kind is tuple and (empty := _nameless(value, meta["joined"])) is not None:
+        if isinstance(value, tuple) and (empty := _nameless(value, meta["joined"])) is not None:
             raise ConfigError(
                 f"setting {name!r} in {origin} has the entry {empty!r}",
                 hint="write a name, or leave the entry out",
             )
-        out[name] = _path(name, value, origin) if default is None and value else value
+        if default is None and isinstance(value, str) and value:
+            value = _path(name, value, origin)
+        out[name] = value
     return out
 
 
