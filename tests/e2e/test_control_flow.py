@@ -314,6 +314,18 @@ def test_the_first_bad_index_raises(function, error, message):
     assert torch_galley.metrics()["native_ops"] == 0
 
 
+@pytest.mark.parametrize("count", [0, 2, 3])
+def test_a_predicate_of_several_elements(count):
+    def function(x):
+        return cond(x > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+    with pytest.raises(RuntimeError, match=rf"its predicate has {count}\n  at .*in function\n"):
+        torch.compile(function, backend="galley")(torch.ones(count))
+    torch.testing.assert_close(
+        torch.compile(function, backend="galley")(torch.ones(1)), torch.full((1,), 2.0)
+    )
+
+
 def test_drawing_bodies_run_natively_and_draw_anew():
     def function(x):
         rows = scan(lambda c, x: (c + torch.rand(COLUMNS), c + x), torch.zeros(COLUMNS), x)[1]

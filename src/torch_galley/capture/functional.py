@@ -34,7 +34,8 @@ def capture(
     A graph that gives an input other memory is returned as it is, with a warning: eager runs it.
 
     Raises:
-        CaptureError: the setting `require_full` is on, and eager would have to run the graph.
+        CaptureError: the setting `require_full` is on, and eager would have to run the graph; or
+            a cond is to be decided by several elements.
     """
     moved = _moved_input(graph)
     if moved is not None:
@@ -50,6 +51,7 @@ def capture(
             if role == "inference" and config.rng == "xla":
                 draw_from_seed(part)
             _mark_parameters(part, example_inputs)
+            _check_predicates(part)
             run = execute(Captured(part, role, config, _visible(role)))
             run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd hands over a list
             return run
@@ -101,6 +103,26 @@ def _run_natively(moved: fx.Node, config: Config) -> None:
     message += (f" at {site}" if site else "") + f", and so it runs natively: {hint}"
     emit(Warned(message))
     warnings.warn(message, stacklevel=2)
+
+
+def _check_predicates(part: fx.GraphModule) -> None:
+    """Refuse a cond whose predicate has not one element, as eager does: Dynamo lets it pass.
+
+    Raises:
+        CaptureError: there is one.
+    """
+    for node in part.graph.nodes:
+        if node.target is not torch.ops.higher_order.cond:
+            continue
+        predicate = node.args[0]
+        val = predicate.meta.get("val") if isinstance(predicate, fx.Node) else None
+        count = val.numel() if isinstance(val, torch.Tensor) else 1
+        if isinstance(count, int) and count != 1:
+            raise CaptureError(
+                f"torch.cond expects one element to decide by, and its predicate has {count}",
+                site=site_of(node.meta),
+                hint="make one of them, with .all() or .any(), or choose each with torch.where",
+            )
 
 
 def _mark_parameters(part: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
