@@ -17,6 +17,7 @@ from torch_galley.compile.client import has_device
 from torch_galley.core.spec import XLA_DTYPE
 from torch_galley.tools.operator import (
     Support,
+    control_flow,
     overloads,
     resolve,
     supported,
@@ -31,9 +32,10 @@ Tell whether XLA takes an operator, and how: lowered by a function of torch-gall
 decomposed by torch into simpler ones, rewritten (an in-place or out= form, of which
 capture makes the functional one), or native with the reason.
 
-NAME is gelu, aten.gelu or aten.gelu.default, or NAMESPACE.NAME of an operator of yours,
-which --load FILE.py defines. It is tried with small made-up arguments, for each dtype
-that XLA has; other arguments may fare otherwise. Without NAME: a table.
+NAME is gelu, aten.gelu, aten.gelu.default or torch.nn.functional.gelu, or
+NAMESPACE.NAME of an operator of yours, which --load FILE.py defines. It is tried with
+small made-up arguments, for each dtype that XLA has; other arguments may fare
+otherwise. Without NAME: a table.
 
 Exit code 1 says that it runs natively in all its forms."""
 
@@ -60,6 +62,9 @@ def run(args: argparse.Namespace) -> int:
     if args.name is None:
         everything = [supported(op) for op in overloads().values()]
         print(_table(everything, args.json, args.all))
+        return 0
+    if (told := control_flow(args.name)) is not None:
+        print(json.dumps({"control_flow": told}) if args.json else textwrap.fill(told, 100))
         return 0
     found = [(op, supported(op)) for op in resolve(args.name)]
     trials = {str(op): tried(op) for op, _ in found}
@@ -109,7 +114,10 @@ def _task(row: dict[str, Any]) -> str:
 
 
 def _verdict(row: dict[str, Any]) -> str:
-    return f"{row['status']}, {row['reason']}" if row["reason"] else row["status"]
+    said = f"{row['status']}, {row['reason']}" if row["reason"] else row["status"]
+    if "draws random numbers" in row["reason"]:  # the sweep lets eager draw, to compare with it
+        said += ' (the sweep has rng="native")'
+    return said
 
 
 def _trials(one: Support, trials: dict[str, Trial]) -> Iterator[str]:

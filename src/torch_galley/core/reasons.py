@@ -117,7 +117,7 @@ class Constant(Reason):
     """Data-independent and cheap: made natively for native readers, and in clusters for theirs."""
 
     op: str
-    sentence = "{op} is made anew wherever it is read"
+    sentence = "{op} depends on no data, and is made anew for each reader"
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,12 @@ SOURCE = Path(families.__file__).parents[3]
 """The folder that holds the package."""
 
 
+_PREFIX = re.compile(r"^(torch\.)?(ops\.|_C\._nn\.|nn\.functional\.|F\.|Tensor\.)?")
+"""Of torch's public names, where an operator has another one."""
+_HIGHER_ORDER = re.compile(r"^(torch\.)?(ops\.)?(higher_order\.|_higher_order_ops\.)?")
+CONTROL_FLOW = ("cond", "while_loop", "scan", "associative_scan", "map", "invoke_subgraph")
+
+
 @dataclass(frozen=True)
 class Support:
     """How one overload gets into XLA, or why it doesn't."""
@@ -135,12 +141,14 @@ def _overloads(wanted: Callable[[str], bool]) -> dict[str, OpOverload]:
 def resolve(name: str) -> list[OpOverload]:
     """Return the overloads that "gelu", "aten.gelu" or "aten.gelu.default" names.
 
-    An operator that is not torch's is named with its namespace: "mylib.norm".
+    So do torch's own names, "torch.nn.functional.gelu", "F.gelu" and "torch.linalg.det". An
+    operator that is not torch's is named with its namespace: "mylib.norm".
 
     Raises:
         ToolError: none, with the nearest name.
     """
-    full = name.replace("::", ".").removeprefix("torch.").removeprefix("ops.")
+    full = _PREFIX.sub("", name.replace("::", "."))
+    full = re.sub(r"^(linalg|special|fft)\.", r"\1_", full)
     known, own = overloads(), own_overloads()
     if full.partition(".")[0] in {op.namespace for op in own.values()}:
         known = own
@@ -158,6 +166,24 @@ def resolve(name: str) -> list[OpOverload]:
     if "." in name or "::" in name:
         hint += " (one of yours: galley ops --load FILE.py NAMESPACE.NAME)"
     raise ToolError(f"no operator named {name!r} in this torch", hint=hint)
+
+
+def control_flow(name: str) -> str | None:
+    """Return how an operator that takes functions gets into XLA, None for a name of none.
+
+    Example: `control_flow("torch.cond")` begins "cond: control flow, lowered whole".
+    """
+    plain = _HIGHER_ORDER.sub("", name.replace("::", "."))
+    if plain not in CONTROL_FLOW:
+        return None
+    target = getattr(torch.ops.higher_order, "map_impl" if plain == "map" else plain)
+    lowering = lookup(target)
+    assert lowering is not None, plain
+    return (
+        f"{plain}: control flow, lowered whole by {_place(lowering)}, if XLA takes every operation "
+        "inside; if not, the whole runs natively, and galley explain names that operation. "
+        "See docs/decisions/0018-control-flow.md."
+    )
 
 
 def tried(op: OpOverload) -> dict[str, Trial]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -97,7 +98,8 @@ def _trial(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Trial:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             table = decompositions()
-            graph = make_fx(call, decomposition_table=table, tracing_mode="fake")(*tensors)
+            with enable_python_dispatcher():  # as under AOTAutograd: dropout is native_dropout
+                graph = make_fx(call, decomposition_table=table, tracing_mode="fake")(*tensors)
     except Exception as error:
         return Trial(told, (), f"can't be captured: {type(error).__name__}")
     draw_from_seed(graph)
@@ -137,6 +139,8 @@ def _candidates(op: OpOverload, dtype: torch.dtype) -> Iterator[tuple[list[Any],
                 continue
             own = next((d for d, names in _OWN.items() if argument.name in names), dtype)
             made = _made(str(argument.type), getattr(argument, "N", None), own, rank, number)
+            if argument.name in ("train", "training"):  # where most of the work is
+                made = True
             if argument.kwarg_only:
                 kwargs[argument.name] = made
             else:

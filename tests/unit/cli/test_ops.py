@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from torch_galley.cli.main import main
+from torch_galley.cli.ops import _verdict
 from torch_galley.ops.draw import ours
 from torch_galley.ops.registry import table
 from torch_galley.tools import operator
@@ -14,9 +15,40 @@ from torch_galley.tools.operator import overloads, resolve, supported
 aten = torch.ops.aten
 
 
-@pytest.mark.parametrize("name", ["gelu", "aten.gelu", "aten.gelu.default", "aten::gelu"])
-def test_forms_of_a_name(name):
-    assert resolve(name)[0] is aten.gelu.default
+@pytest.mark.parametrize(
+    ("name", "op"),
+    [
+        *((name, "gelu") for name in ("gelu", "aten.gelu", "aten.gelu.default", "aten::gelu")),
+        *((f"{prefix}.gelu", "gelu") for prefix in ("torch", "torch.ops.aten", "F")),
+        *((f"{prefix}.gelu", "gelu") for prefix in ("nn.functional", "torch.nn.functional")),
+        ("torch.Tensor.relu", "relu"),
+        ("torch.linalg.det", "linalg_det"),
+        ("torch.special.i0e", "special_i0e"),
+        ("fft.rfft", "fft_rfft"),
+    ],
+)
+def test_forms_of_a_name(name, op):
+    assert resolve(name)[0] is getattr(aten, op).default
+
+
+@pytest.mark.parametrize("name", ["torch.cond", "higher_order.scan", *operator.CONTROL_FLOW])
+def test_control_flow(name, capsys):
+    assert main(["ops", name]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"{name.rpartition('.')[2]}: control flow, lowered whole by body " in told
+    assert "docs/decisions/0018-control-flow.md" in told
+    assert main(["ops", name, "--json"]) == 0
+    assert " ".join(json.loads(capsys.readouterr().out)["control_flow"].split()) == told
+
+
+def test_training_is_tried():
+    assert "True" in operator.tried(aten.dropout.default)["float32"].arguments
+
+
+def test_a_sweep_that_lets_eager_draw_says_so():
+    row = {"status": "mixed", "reason": "aten.rand.default draws random numbers"}
+    assert _verdict(row).endswith('numbers (the sweep has rng="native")')
+    assert _verdict(row | {"reason": "no lowering"}) == "mixed, no lowering"
 
 
 def test_a_body(capsys):
