@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from torch_galley.cluster.operation import is_operation, nbytes
-from torch_galley.cluster.operation import size as counted
+from torch_galley.cluster.operation import size as effective_size
 from torch_galley.core.site import site_of
+from torch_galley.core.words import counted
 
 if TYPE_CHECKING:
     from torch_galley.cluster.clustered import Clustered, XlaCluster
@@ -76,7 +77,7 @@ def to_json(clustered: Clustered) -> dict[str, Any]:
             {
                 "name": cluster.name,
                 "operations": sum(map(is_operation, cluster.nodes)),
-                "effective_operations": counted(cluster.nodes),
+                "effective_operations": effective_size(cluster.nodes),
                 "op_names": [node.name for node in cluster.nodes],
                 "entry_points": [node.name for node in cluster.entry],
                 "exit_points": [node.name for node in cluster.exit],
@@ -101,17 +102,17 @@ def text(clustered: Clustered) -> str:
     count = len(clustered.clusters)
     least = f" (at least {clustered.unavoidable} needed)" if count > clustered.unavoidable else ""
     lines = [
-        f"{clustered.captured.role} graph: {clustered.operations} operations, "
-        f"{count} clusters{least}, coverage η = {clustered.coverage:.1%}"
+        f"{clustered.captured.role} graph: {counted(clustered.operations, 'operation')}, "
+        f"{counted(count, 'cluster')}{least}, coverage η = {clustered.coverage:.1%}"
     ]
     for cluster in clustered.clusters:
         crossing = border(cluster)
         lines.append(
-            f"  {cluster.name}: {sum(map(is_operation, cluster.nodes))} operations; "
-            f"in {crossing.tensors_in} tensors {size(crossing.bytes_in)} "
+            f"  {cluster.name}: {counted(sum(map(is_operation, cluster.nodes)), 'operation')}; "
+            f"in {counted(crossing.tensors_in, 'tensor')} {size(crossing.bytes_in)} "
             f"(parameters and inputs {size(crossing.parameter_bytes)}), "
-            f"out {crossing.tensors_out} tensors {size(crossing.bytes_out)}; "
-            f"∂C {crossing.edges} edges, D(C) {size(crossing.edge_bytes)}"
+            f"out {counted(crossing.tensors_out, 'tensor')} {size(crossing.bytes_out)}; "
+            f"∂C {counted(crossing.edges, 'edge')}, D(C) {size(crossing.edge_bytes)}"
         )
     groups: dict[str, Counter[str]] = {}
     for node, reason in clustered.native.items():

@@ -12,6 +12,7 @@ from typing import Any
 from torch_galley.core import events
 from torch_galley.core.events import Event, listen
 from torch_galley.core.site import Site, site_of
+from torch_galley.core.words import counted
 from torch_galley.observe.metrics import fusions
 
 
@@ -25,7 +26,7 @@ def line(event: Event) -> str | None:
         case events.ClusterLowered(lowered=lowered, seconds=seconds):
             count = len(lowered.cluster.nodes)
             place = _at(lowered.first_site)
-            return f"lower    {lowered.name}: {count} operations, {_ms(seconds)}{place}"
+            return f"lower    {lowered.name}: {counted(count, 'operation')}, {_ms(seconds)}{place}"
         case events.ClusterCompiled(compiled=compiled, seconds=seconds):
             count = fusions(compiled.hlo())
             lowered = compiled.lowered
@@ -37,19 +38,19 @@ def line(event: Event) -> str | None:
             found = plan.clustered
             shown = ", ".join(cluster.name for cluster in found.clusters) or "no cluster"
             outside = (
-                f", {len(plan.native_operators)} operations outside XLA"
+                f", {counted(len(plan.native_operators), 'operation')} outside XLA"
                 if plan.native_operators
                 else ""
             )
             return f"run      {shown}{outside}: {_ms(seconds)}{_first(found)}"
         case events.NativeExecuted(count=count, op=op):
-            return f"run      {op or f'{count} operations'} outside XLA"
+            return f"run      {op or counted(count, 'operation')} outside XLA"
         case events.ClusterRanNatively(cluster=cluster, cause=cause):
             return f"run      {cluster.name} outside XLA: {_CAUSES[cause]}"
         case events.RecompilesStopped(cluster=cluster, compiles=compiles):
             return f"compile  {cluster.name}: {compiles} shapes, no more"
         case events.Flushed(cause=cause, nodes=nodes, site=site, seconds=seconds):
-            return f"flush    {cause}: {nodes} operations, {_ms(seconds)}{_at(site)}"
+            return f"flush    {cause}: {counted(nodes, 'operation')}, {_ms(seconds)}{_at(site)}"
         case _:
             return None
 
@@ -64,8 +65,8 @@ _CAUSES = {
 
 def _cut(found: Any) -> str:
     return (
-        f"graph {found.captured.fingerprint}: {found.operations} operations, "
-        f"{len(found.clusters)} clusters, {len(found.native)} native{_first(found)}"
+        f"graph {found.captured.fingerprint}: {counted(found.operations, 'operation')}, "
+        f"{counted(len(found.clusters), 'cluster')}, {len(found.native)} native{_first(found)}"
     )
 
 

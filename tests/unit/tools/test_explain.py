@@ -49,7 +49,7 @@ inference graph {name}: 4 of 5 operations in 2 clusters, η = 80.0% by nodes, 10
     gives addmm float32[2,16]@cpu to gelu
     border to other operations: ∂C 1 edge, D(C) 128 B
     predicted S = 0.29 = ΣT_op 2.61 µs / (T_fused 3.01 µs + T_sync 6 µs)
-    kept by its size: 1 of 1
+    kept by its size: 1 compute, min_cluster_size is 1
   xla_{name}_1: 2 operations, 1 compute, 256 FLOP
     made of aten.t.default, aten.addmm.default
     enters at t_1
@@ -60,7 +60,7 @@ inference graph {name}: 4 of 5 operations in 2 clusters, η = 80.0% by nodes, 10
     gives addmm_1 float32[2,4]@cpu to results
     border to other operations: ∂C 0 edges, D(C) 0 B
     predicted S = 0.29 = ΣT_op 2.61 µs / (T_fused 3.01 µs + T_sync 6 µs)
-    kept by its size: 1 of 1
+    kept by its size: 1 compute, min_cluster_size is 1
   native: 1 operation
     denied by deny_ops: 1
       aten.gelu.default at test_explain.py:{line} in forward

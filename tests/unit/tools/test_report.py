@@ -61,7 +61,7 @@ def test_what_xla_made_of_a_cluster(compiled):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"min_cluster_size": 3}, "kept by its size: 3 of 3"),
+        ({"min_cluster_size": 3}, "kept by its size: 3 compute, min_cluster_size is 3"),
         ({"min_cluster_size": 9, "must_compile": ("relu",)}, "kept by must_compile"),
         ({"decide": "model", "min_speedup": 0}, "kept by the model"),
         ({"decide": "model", "min_speedup": 99, "must_compile": ("relu",)}, "kept by must_compile"),

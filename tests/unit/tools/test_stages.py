@@ -55,7 +55,7 @@ def test_text_of_each_stage(saved):
         "sum_1: float32[4] = aten.sum.dim_IntList(gelu, [0])\n"
         "output: (float32[4]) = output output((sum_1,))"
     ).replace("output: (float32[4])", made.captured.text().splitlines()[-1].split(" =")[0])
-    assert "3 operations, 1 clusters" in made.clustered.text()
+    assert "3 operations, 1 cluster," in made.clustered.text()
     (lowered,), (compiled,) = made.lowered, made.compiled
     assert "stablehlo.dot_general" in lowered.text()
     assert "ENTRY" in compiled.text()

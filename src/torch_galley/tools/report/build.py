@@ -251,7 +251,7 @@ def _verdicts(clustered: Clustered) -> dict[str, str]:
 def _by_size(clustered: Clustered, cluster: XlaCluster) -> str:
     config, count = clustered.captured.config, size(cluster.nodes)
     if count >= config.min_cluster_size:
-        return f"kept by its size: {count} of {config.min_cluster_size}"
+        return f"kept by its size: {count} compute, min_cluster_size is {config.min_cluster_size}"
     return f"kept by {'require_full' if config.require_full else 'must_compile'}"
 
 

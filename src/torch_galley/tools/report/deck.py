@@ -11,9 +11,10 @@ from math import log10
 
 from torch_galley.cluster.report import size
 from torch_galley.core.reasons import OUTVOTED
+from torch_galley.core.words import counted
 from torch_galley.tools.report.layout import layout
 from torch_galley.tools.report.model import Graph
-from torch_galley.tools.report.shown import TIMES, clean, counted, merged
+from torch_galley.tools.report.shown import TIMES, clean, merged
 
 MOST = 300
 """Boxes drawn."""

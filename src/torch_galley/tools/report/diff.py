@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch_galley.cluster.report import size
+from torch_galley.core.words import counted
 from torch_galley.tools.report.model import Graph, Node
-from torch_galley.tools.report.shown import counted, printable
+from torch_galley.tools.report.shown import printable
 
 if TYPE_CHECKING:
     from torch_galley.tools.report.report import Report

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from torch_galley.cluster.report import size
 from torch_galley.cluster.terms import Terms
+from torch_galley.core.words import counted
 from torch_galley.tools.flops import shown as flops_shown
 from torch_galley.tools.report import optimised, text, why
 from torch_galley.tools.report.deck import KINDS, deck, kind_of_reason, short
 from torch_galley.tools.report.model import Cluster, Crossing, Graph
-from torch_galley.tools.report.shown import MINUS, TIMES, clean, counted, duration, merged, place
+from torch_galley.tools.report.shown import MINUS, TIMES, clean, duration, merged, place
 
 if TYPE_CHECKING:
     from torch_galley.tools.report.report import Report

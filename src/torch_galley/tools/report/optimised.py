@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from torch_galley.cluster.report import size
 from torch_galley.compile.client import Compiled
+from torch_galley.core.words import counted
 from torch_galley.hlo.count import Counts, count, intermediate_bytes
 from torch_galley.tools.report.model import Compilation
-from torch_galley.tools.report.shown import counted
 
 
 def compilation(compiled: Compiled) -> Compilation:

@@ -12,16 +12,6 @@ TIMES, MINUS = "\u00d7", "\u2212"
 """Signs that linters take for letters."""
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun.
-
-    Example:
-        >>> counted(1, "graph"), counted(2000, "graph")
-        ('1 graph', '2,000 graphs')
-    """
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
-
-
 def duration(seconds: float) -> str:
     """Return a time.
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from torch_galley.cluster.report import size
 from torch_galley.cluster.terms import Terms
 from torch_galley.core.site import Site
+from torch_galley.core.words import counted
 from torch_galley.tools.flops import shown as flops_shown
 from torch_galley.tools.report import optimised, why
 from torch_galley.tools.report.model import Cluster, Crossing, Graph
-from torch_galley.tools.report.shown import counted, duration, merged, place, printable
+from torch_galley.tools.report.shown import duration, merged, place, printable
 
 if TYPE_CHECKING:
     from torch_galley.tools.report.report import Report

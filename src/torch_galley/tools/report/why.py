@@ -17,8 +17,9 @@ from typing import Any
 from torch_galley.cluster.report import size
 from torch_galley.cluster.terms import DOUBT
 from torch_galley.core.errors import ToolError
+from torch_galley.core.words import counted
 from torch_galley.tools.report.model import Blame, Graph
-from torch_galley.tools.report.shown import counted, place, printable
+from torch_galley.tools.report.shown import place, printable
 
 _PAIRS = 200
 """Pairs of neighbouring clusters that warnings look at."""
