@@ -160,6 +160,15 @@ def test_output_that_nobody_takes(tmp_path: Path, where: str) -> None:
     assert done.stderr == wanted.get(where, "")
 
 
+def test_install_alone_registers_the_device() -> None:
+    lines = "import torch, torch_galley.compat as compat; compat.install(); "
+    lines += "print(torch.ones(2).to('xla').device)"
+    done = subprocess.run(
+        [sys.executable, "-c", lines], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.returncode) == ("xla:0\n", 0), done.stderr
+
+
 EAGER = """\
 import runpy, sys
 import torch, torch_galley.compat

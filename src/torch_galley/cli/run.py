@@ -72,10 +72,7 @@ def _as_python_does(path: Path, argv: list[str]) -> ModuleType:
 
     __main__ is replaced for good: multiprocessing, pickle and what runs at exit look there.
     """
-    import torch_galley  # here: it imports torch, which only a script that is run needs
-
     install()
-    torch_galley.device()  # torch.ones(2, device="xla") may be the first line
     sys.argv = argv
     sys.path[0] = os.path.dirname(os.path.realpath(path))
     main = ModuleType("__main__")

@@ -51,9 +51,10 @@ class ModuleNotProvided(CaptureError, ModuleNotFoundError):
 
 
 def install() -> None:
-    """Make `import torch_xla` find torch-galley's. Idempotent.
+    """Make `import torch_xla` find torch-galley's, and torch know the xla device. Idempotent.
 
-    Example: `torch_galley.compat.install()`, before torch_xla is imported for the first time.
+    Example: `torch_galley.compat.install()`, before torch_xla is imported for the first time. Then
+    `torch.ones(2, device="xla")` works, too.
 
     Raises:
         ConfigError: the real torch_xla is imported already.
@@ -70,6 +71,9 @@ def install() -> None:
         sys.path.insert(1, _PATH)
     if not any(isinstance(finder, _Missing) for finder in sys.meta_path):
         sys.meta_path.append(_Missing())
+    import torch_galley  # here: with it comes torch, which `galley --help` has no need of
+
+    torch_galley.device()
 
 
 def missing(module: str, name: str) -> NoReturn:

@@ -19,7 +19,6 @@ __galley__ = True
 __version__ = f"2.9.0+galley{torch_galley.__version__}"
 
 _install()  # in a process that was spawned, this is the first of ours to be imported
-torch_galley.device()  # torch.ones(2, device="xla") works from here on, as it does there
 
 
 def device(index: int | None = None) -> torch.device:
