@@ -265,6 +265,12 @@ def test_unusual_parameters(name, dtype):
     torch.testing.assert_close(op(torch.tensor(0), 0, *args), wanted, equal_nan=True)
 
 
+@pytest.mark.parametrize("prob", [0.3, 0.7])
+def test_binomial_of_a_broken_count(prob):
+    ours = drawn(galley.binomial.default, (filled(2.5), filled(prob)))
+    assert set(ours) == set(torch.binomial(filled(2.5), filled(prob)).tolist())
+
+
 def test_gamma_a_little_below_zero():
     """Gamma(a + 1) * U^(1/a), as eager has it; further down its shortcut favours some numbers."""
     ours = drawn(galley._standard_gamma.default, (filled(-0.2),))

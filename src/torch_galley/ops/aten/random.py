@@ -334,10 +334,11 @@ def binomial(seed, draw, count, prob):
     with jax.threefry_partitionable(True):
         found = jax.random.binomial(
             _key(seed, draw),
-            jnp.where(drawn, count, 1),
+            jnp.where(drawn, jnp.floor(count), 1),
             jnp.where(drawn, prob, 0.5),
             dtype=count.dtype,
         )
+    found += jnp.where(prob > 0.5, count - jnp.floor(count), 0)  # eager counts down from there
     return jnp.where(drawn, found, known).astype(count.dtype)
 
 
