@@ -1,11 +1,8 @@
 """torch_galley.custom_call: operators that XLA calls, in Python and in C++."""
 
-import ctypes
-import subprocess
 import sys
 import threading
 import traceback
-from shutil import which
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +11,7 @@ import torch
 from torch import Tensor
 
 import torch_galley
+from tests.e2e.ffi_library import load_handlers
 from torch_galley.compile import engine as engines
 from torch_galley.compile.programs import background, executables
 from torch_galley.core.errors import CompileError, ConfigError, RunError
@@ -329,15 +327,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(NormHandler, Norm, ffi::Ffi::Bind()
 
 @pytest.fixture(scope="module")
 def handler(tmp_path_factory):
-    compiler = which("c++") or which("g++") or which("clang++")
-    if compiler is None:
-        pytest.skip("there is no C++ compiler to make a handler of XLA's FFI with")
-    folder = tmp_path_factory.mktemp("ffi")
-    (folder / "norm.cc").write_text(SOURCE)
-    include = f"-I{jax.ffi.include_dir()}"
-    command = [compiler, "-std=c++17", "-O1", "-shared", "-fPIC", include, "norm.cc"]
-    subprocess.run([*command, "-o", "norm.so"], cwd=folder, check=True)
-    return ctypes.CDLL(str(folder / "norm.so")).NormHandler
+    return load_handlers(tmp_path_factory.mktemp("ffi"), SOURCE).NormHandler
 
 
 def norm_of(target):

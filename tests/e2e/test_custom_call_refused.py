@@ -1,9 +1,6 @@
 """What torch_galley.custom_call refuses, and how it says so."""
 
-import ctypes
 import datetime
-import subprocess
-from shutil import which
 
 import jax
 import pytest
@@ -12,6 +9,7 @@ from torch import Tensor
 from torch._dynamo.exc import BackendCompilerFailed
 
 import torch_galley
+from tests.e2e.ffi_library import load_handlers
 from torch_galley.core.errors import ConfigError, RunError
 
 
@@ -85,15 +83,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(OneHandler, One,
 
 @pytest.fixture(scope="module")
 def handlers(tmp_path_factory):
-    compiler = which("c++") or which("g++") or which("clang++")
-    if compiler is None:
-        pytest.skip("there is no C++ compiler to make a handler of XLA's FFI with")
-    folder = tmp_path_factory.mktemp("ffi")
-    (folder / "filled.cc").write_text(SOURCE)
-    include = f"-I{jax.ffi.include_dir()}"
-    command = [compiler, "-std=c++17", "-shared", "-fPIC", "-w", include, "filled.cc"]
-    subprocess.run([*command, "-o", "filled.so"], cwd=folder, check=True)
-    return ctypes.CDLL(str(folder / "filled.so"))
+    return load_handlers(tmp_path_factory.mktemp("ffi"), SOURCE)
 
 
 def define(target, schema, shape=lambda x, *rest: torch.empty_like(x)):

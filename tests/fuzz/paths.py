@@ -15,7 +15,6 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 import torch_galley
 from tests.fuzz.program import Program
 
-PATHS = ("compile", "lazy")
 OPTIONS = {"min_cluster_size": 1, "strict": True, "decide": "size", "rng": "native"}
 
 

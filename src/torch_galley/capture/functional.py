@@ -111,9 +111,7 @@ def _check_predicates(part: fx.GraphModule) -> None:
     Raises:
         CaptureError: there is one.
     """
-    for node in part.graph.nodes:
-        if node.target is not torch.ops.higher_order.cond:
-            continue
+    for node in part.graph.find_nodes(op="call_function", target=torch.ops.higher_order.cond):
         predicate = node.args[0]
         val = predicate.meta.get("val") if isinstance(predicate, fx.Node) else None
         count = val.numel() if isinstance(val, torch.Tensor) else 1

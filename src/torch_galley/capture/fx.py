@@ -141,3 +141,10 @@ def is_view_node(node: fx.Node) -> bool:
     if node.target is operator.getitem:
         return isinstance(node.args[0], fx.Node) and is_view(node.args[0].target)
     return is_view(node.target)
+
+
+def memory_owner(node: fx.Node) -> fx.Node:
+    """Return the node whose memory this one shows; itself for inputs and computed tensors."""
+    while is_view_node(node) and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node

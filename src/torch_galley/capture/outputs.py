@@ -16,7 +16,7 @@ from collections import Counter
 import torch
 from torch import fx
 
-from torch_galley.capture.fx import Captured, is_view_node
+from torch_galley.capture.fx import Captured, is_view_node, memory_owner
 
 SHARES_MEMORY = "galley_shares_memory"
 """Marks, in a node's meta, a view that must be run natively."""
@@ -31,11 +31,11 @@ def replay_views(captured: Captured) -> None:
     (output,) = (node for node in graph.nodes if node.op == "output")
     visible = [n for n in output.args[0][: captured.visible] if isinstance(n, fx.Node)]
     visible = list(dict.fromkeys(visible))
-    count = Counter(map(_base, visible))
+    count = Counter(map(memory_owner, visible))
     replayed: dict[fx.Node, fx.Node] = {}
     with graph.inserting_before(output):
         for result in visible:
-            base = _base(result)
+            base = memory_owner(result)
             shows = count[base] > 1 or base.op == "placeholder" or _has_gaps(result)
             if shows and base is not result and not result.meta.get(SHARES_MEMORY):
                 replayed[result] = _replay(graph, result, replayed)
@@ -67,13 +67,6 @@ def _has_gaps(node: fx.Node) -> bool:
 
 def _at_first(number: int | torch.SymInt) -> int | None:
     return number if isinstance(number, int) else number.node.hint
-
-
-def _base(node: fx.Node) -> fx.Node:
-    """Return the node whose memory this one shows; itself for inputs and computed tensors."""
-    while is_view_node(node) and isinstance(node.args[0], fx.Node):
-        node = node.args[0]
-    return node
 
 
 def _replay(graph: fx.Graph, node: fx.Node, done: dict[fx.Node, fx.Node]) -> fx.Node:

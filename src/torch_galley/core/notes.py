@@ -28,7 +28,7 @@ def cache_folder(cache_dir: str | None) -> Path:
         PosixPath('here')
     """
     if cache_dir:
-        return Path(cache_dir).expanduser()
+        return Path(cache_dir)
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "torch-galley"
 
 

@@ -14,7 +14,7 @@ from torch_galley.core.errors import ConfigError
 from torch_galley.core.reasons import ArgumentForm, Reason
 from torch_galley.ops import registry
 from torch_galley.ops.calls import Arguments, Call, Function, results_of, run_python, to_python
-from torch_galley.ops.declared import check_function, check_handlers, check_name, schema_of
+from torch_galley.ops.declared import check_function, check_name, schema_of
 from torch_galley.ops.handlers import is_handler, run_alone, to_handler
 from torch_galley.ops.own import digest, overload_of
 
@@ -82,9 +82,7 @@ def custom_call(
             hint="give a Python function, or a handler of XLA's FFI (PyCapsule, ctypes function)",
         )
     told = shape if handler else target
-    schema = schema_of(name, schema, [shape] if handler else [target, shape])
-    if handler:
-        check_handlers(name, schema)
+    schema = schema_of(name, schema, [shape] if handler else [target, shape], handler)
     emit = to_handler(name, target) if handler else to_python(name, target)
 
     @functools.wraps(told)

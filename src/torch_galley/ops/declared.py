@@ -46,19 +46,18 @@ def _fault(name: str) -> str:
         if keyword.iskeyword(part):
             return f"{part!r} is a word of Python's"
     namespace, own = parts
-    ops = torch.ops
-    if namespace == "torch" or is_torchs(namespace) or _is_pythons(ops, namespace):
+    if namespace == "torch" or is_torchs(namespace) or _is_pythons(namespace):
         return f"torch, or torch-galley, has the namespace {namespace!r}"
     if own in ("name", "_dir"):  # attributes of every namespace
         return f"torch.ops.{namespace}.{own} means something else"
     return ""
 
 
-def _is_pythons(ops: Any, namespace: str) -> bool:
+def _is_pythons(namespace: str) -> bool:
     """Whether `torch.ops` has something under this name that is no namespace."""
-    found = vars(ops).get(namespace)
+    found = vars(torch.ops).get(namespace)
     held = found is not None and not isinstance(found, torch._ops._OpNamespace)
-    return held or hasattr(type(ops), namespace)
+    return held or hasattr(type(torch.ops), namespace)
 
 
 def check_function(name: str, what: str, function: Any, hint: str) -> None:
@@ -68,13 +67,14 @@ def check_function(name: str, what: str, function: Any, hint: str) -> None:
         raise ConfigError(f"{what} of {name} is {kind}, not a function", hint=hint)
 
 
-def schema_of(name: str, schema: Any, functions: list[Callable[..., Any]]) -> str:
+def schema_of(name: str, schema: Any, functions: list[Callable[..., Any]], handler: bool) -> str:
     """Return the schema that is given, or that a function's annotations say, if torch takes it.
 
     Args:
         name: what the operator is to be called.
         schema: "(Tensor x, float by) -> Tensor"; None: the annotations say it.
         functions: those that may be annotated, in order of preference.
+        handler: it is for a handler of XLA's FFI, which can be given less.
 
     Raises:
         ConfigError: there is none, or none that an operator called from XLA could have.
@@ -105,6 +105,8 @@ def schema_of(name: str, schema: Any, functions: list[Callable[..., Any]]) -> st
             f"{name}{given} returns {' and '.join(returns) or 'nothing'}, and XLA has tensors only",
             hint="return a Tensor, or several: '-> (Tensor, Tensor)'",
         )
+    if handler:
+        _check_handlers(name + given, parsed)
     return given
 
 
@@ -122,20 +124,20 @@ def _annotated(name: str, functions: list[Callable[..., Any]]) -> str:
     )
 
 
-def check_handlers(name: str, schema: str) -> None:
+def _check_handlers(told: str, parsed: Any) -> None:
     """Raise ConfigError unless a handler of XLA's FFI can be given what a schema says."""
-    for argument in torch._C.parse_schema(name + schema).arguments:
+    for argument in parsed.arguments:
         kind = str(argument.real_type)
         if kind in ("Tensor", "List[Tensor]") or _ATTRIBUTES.fullmatch(kind):
             continue
         if "Tensor" in kind:
             raise ConfigError(
-                f"{argument.name} of {name}{schema} may be None, and a handler of XLA's FFI gets "
+                f"{argument.name} of {told} may be None, and a handler of XLA's FFI gets "
                 "its buffers by their order: those after it would move up",
                 hint="take a Tensor, and a bool that says whether it counts",
             )
         raise ConfigError(
-            f"{argument.name} of {name}{schema} is of type {kind}, and a handler of XLA's FFI "
+            f"{argument.name} of {told} is of type {kind}, and a handler of XLA's FFI "
             "has no such attributes",
             hint="take int, float, bool, Scalar or str, or a list of int, float or Scalar",
         )

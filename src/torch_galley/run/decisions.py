@@ -81,7 +81,7 @@ class Decisions:
     def of(config: Config) -> Decisions:
         """Return those of the file that the settings name."""
         path = config.decisions or cache_folder(config.cache_dir) / "decisions.json"
-        return Decisions(Notes(Path(path).expanduser(), "decisions"))
+        return Decisions(Notes(Path(path), "decisions"))
 
     def get(self, key: str) -> Decision | None:
         """Return what was decided, None if nothing was. A broken entry is told of, and is none."""

@@ -416,12 +416,14 @@ def _whole() -> list[OpOverload]:
     has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
     found = []
     for name in torch._C._dispatch_get_all_op_names():
+        if not name.startswith("aten::"):
+            continue
+        base, _, overload = name.partition(".")
+        on_lists = base.startswith("aten::_foreach_")
         structured = has_kernel(name, "CompositeExplicitAutogradNonFunctional")
         # Of a number they would make a tensor, which doesn't say any more that it is a number.
-        takes_number = "Scalar" in name.partition(".")[2] and "out" not in name.partition(".")[2]
-        takes_number = takes_number and has_kernel(name, "CompositeExplicitAutograd")
-        if name.startswith("aten::_foreach_") or (
-            name.startswith("aten::") and (structured or takes_number)
-        ):
+        of_number = "Scalar" in overload and "out" not in overload
+        of_number = of_number and has_kernel(name, "CompositeExplicitAutograd")
+        if on_lists or structured or of_number:
             found.append(overload_named(name))
     return found

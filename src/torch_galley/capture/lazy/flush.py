@@ -66,11 +66,8 @@ _families: OrderedDict[tuple[Any, ...], _Family] = OrderedDict()
 def after_fork() -> None:
     """Note that this process is a fork's child, where XLA's threads don't exist."""
     global _in_child, _running, lock
-    _in_child, _running, lock = (
-        True,
-        False,
-        threading.RLock(),
-    )  # another thread may have held the old one
+    _in_child, _running = True, False
+    lock = threading.RLock()  # another thread may have held the old one
 
 
 def check_process() -> None:

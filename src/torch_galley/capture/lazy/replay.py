@@ -10,7 +10,7 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
-from torch_galley.capture.fx import Captured, is_view_node
+from torch_galley.capture.fx import Captured, memory_owner
 from torch_galley.capture.lazy import number
 from torch_galley.capture.lazy.trace import Program, Step, Value
 from torch_galley.core.config import Config
@@ -54,9 +54,7 @@ def _give_memory(graph: fx.Graph) -> None:
     taken: set[fx.Node] = set(graph.find_nodes(op="placeholder"))
     results = list(output.args[0])
     for i, node in enumerate(results):
-        owner = node
-        while is_view_node(owner):
-            owner = owner.args[0]
+        owner = memory_owner(node)
         if owner in taken:
             with graph.inserting_before(output):
                 results[i] = graph.call_function(torch.ops.aten.clone.default, (node,))
