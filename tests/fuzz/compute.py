@@ -12,8 +12,10 @@ from tests.fuzz.draw import Draw, Unable
 from tests.fuzz.views import Maker
 
 LEFT_OUT = ("empty", "rand", "bernoulli", "dropout", "multinomial", "normal_", "resize", "poly")
+LEFT_OUT += ("hash",)
 """Operators that draw, or whose values nobody wrote, or that eager loops over for as often as a
-number says, be it millions; drawing and polynomials have lines of their own."""
+number says, be it millions, or that tell a last place from the next; drawing and polynomials have
+lines of their own."""
 
 
 @cache

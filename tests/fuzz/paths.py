@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_galley
 from tests.fuzz.program import Program
@@ -59,15 +60,36 @@ def eager(program: Program, turn: int = 0, mode: Any = None, wide: bool = False)
         torch.set_default_dtype(before)
 
 
-def faked(program: Program) -> Outcome:
-    """Run it on tensors without values, by torch's meta functions."""
-    with FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv()) as mode:
-        made = [mode.from_tensor(one) for one in program.made()]
-        try:
-            results = program.function()(*made)
-        except Exception as error:  # it reads a value
-            return Outcome(error=error)
-        return Outcome(strides=[_strides(one) for one in results])
+class AsMeta(TorchDispatchMode):
+    """Computes as eager does, but lays each result out as torch's meta functions say.
+
+    By these a graph is made, so a graph can't know of another layout.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        told = self._told(func, args, kwargs)
+        results = func(*args, **kwargs)
+        if told is None or any(one.alias_info is not None for one in func._schema.returns):
+            return results  # it has no meta function, or is a view or a write
+        leaves, form = pytree.tree_flatten(results)
+        pairs = zip(leaves, pytree.tree_leaves(told), strict=True)
+        return pytree.tree_unflatten([_laid(one, like) for one, like in pairs], form)
+
+    def _told(self, func: Any, args: Any, kwargs: Any) -> Any:
+        with FakeTensorMode() as mode, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            given = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs))
+            try:
+                return func(*given[0], **given[1])
+            except Exception:  # its result's shape depends on values
+                return None
+
+
+def _laid(one: Any, like: Any) -> Any:
+    if not isinstance(one, torch.Tensor) or one.shape != like.shape:
+        return one
+    return torch.empty_strided(like.shape, like.stride(), dtype=one.dtype).copy_(one)
 
 
 def compiled(program: Program, turns: int = 1, backend: str = "galley") -> list[Outcome]:

@@ -42,6 +42,11 @@ def test_error_functions(same, dtype):
     same(functions, x, rtol=1e-5 if dtype is torch.float32 else 1e-11, atol=0)
 
 
+def test_the_spherical_bessel_function_where_its_formula_changes(same):
+    x = torch.linspace(-1, 1, 5001, dtype=torch.float64)
+    same(special.spherical_bessel_j0, x, rtol=1e-15, atol=0)
+
+
 @pytest.mark.parametrize(("dtype", "exact"), [(torch.float32, 5e-7), (torch.float64, 1e-15)])
 def test_the_inverse_error_function_near_its_ends(same, dtype, exact):
     near = 1 - torch.logspace(-7, -1, 50, dtype=torch.float64)
