@@ -42,22 +42,29 @@ class Outcome:
         return [one for one in every if isinstance(one, torch.Tensor)]
 
 
-def eager(program: Program, turn: int = 0, mode: Any = None, wide: bool = False) -> Outcome:
+def eager(
+    program: Program, turn: int = 0, mode: Any = None, wide: bool = False, small: bool = True
+) -> Outcome:
     """Run it as PyTorch does.
 
     Args:
         program: what is run.
         turn: which values the inputs have.
-        mode: a context in which the calls are made.
+        mode: a context in which the calls are made; with `shake_inputs`, it gets the inputs first.
         wide: compute in double precision.
+        small: compute with denormal numbers, otherwise they are taken for zero.
     """
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64 if wide else torch.float32)
+    torch.set_flush_denormal(not small)
     try:
         made = program.made(turn=turn, wide=wide)
+        if hasattr(mode, "shake_inputs"):
+            mode.shake_inputs(made)
         return _run(program.function(wide), made, mode)
     finally:
         torch.set_default_dtype(before)
+        torch.set_flush_denormal(False)
 
 
 class AsMeta(TorchDispatchMode):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from tests.fuzz import judge, run
 from tests.fuzz.generator import generate
-from tests.fuzz.judge import NEAR, TURNS, Shaken, explanation
+from tests.fuzz.judge import META, NEAR, SMALL, TURNS, Shaken, explanation
 from tests.fuzz.paths import Outcome, eager
 from tests.fuzz.program import Input, Program
 from tests.fuzz.shrink import shrink
@@ -88,6 +90,34 @@ def test_short_numbers_are_not_moved():
     assert torch.equal(still.results[0], moved.results[0])
     assert not torch.equal(still.results[1], moved.results[1])
     torch.testing.assert_close(still.results[1], moved.results[1], rtol=1e-6, atol=0)
+
+
+def _evidence(lines: tuple[str, ...], kind: str, **theirs: Any) -> str:
+    """Return the explanation for what differs from eager in some fields of the outcome."""
+    program = Program((ONE,), lines, ("v1",))
+    wanted, other = eager(program), replace(eager(program), **theirs)
+    return explanation(program, "lazy", 0, kind, wanted, other)
+
+
+def test_how_many_values_differ_may_be_a_rounding():
+    lines = ("v1 = torch.unique(torch.cat([v0 * 3, v0 + v0 + v0]))",)
+    assert _evidence(lines, "results", results=[torch.ones(4)]) == TURNS
+    assert _evidence(lines, "results", results=[torch.ones(7)]) == ""
+
+
+def test_denormals_may_be_zero():
+    lines = ("v1 = v0 * 1e-20 * 1e-20 * 1e30 * 1e12",)
+    assert _evidence(lines, "results", results=[torch.zeros(3)]) == SMALL
+    assert _evidence(lines, "results", results=[torch.ones(3)]) == ""
+
+
+def test_strides_where_a_value_decides_the_way():
+    lines = (
+        "v1 = torch.ops.aten.pow.Scalar(2.5, v0.expand(2, 3).clone().t())",
+        "v1.sum().item()",
+    )
+    assert _evidence(lines, "strides", strides=[(1, 3)]) == META
+    assert _evidence(lines, "strides", strides=[(5, 1)]) == ""
 
 
 def test_a_run_goes_on_where_it_stopped(tmp_path, capsys):

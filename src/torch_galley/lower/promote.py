@@ -18,14 +18,15 @@ from torch._prims_common import elementwise_dtypes, get_computation_dtype
 from torch_galley.capture.fx import is_tensor
 from torch_galley.core.spec import XLA_DTYPE
 from torch_galley.ops.aten.cast import number
-from torch_galley.ops.half import is_half, rounded
+from torch_galley.ops.half import rounded
 
 aten = torch.ops.aten
 
 _SELECTORS = {"condition", "mask"}
 """Arguments that choose and take no part in the arithmetic."""
 
-_OPERANDS = {"self", "other", "exponent", "input", "test_element", "test_elements", "x", "n"}
+_OPERANDS = {"self", "other", "exponent", "input", "x", "n"}
+_OPERANDS |= {"element", "elements", "test_element", "test_elements"}
 """Scalar arguments that take part in promotion, as a tensor would."""
 
 _WIDE_NUMBERS = {
@@ -118,7 +119,7 @@ def promote(
         if argument.name == "alpha" and target in _SUMS and result in HALF:
             return _as_half(value, result)
         operand, to = argument.name in _OPERANDS and str(argument.type) != "int", dtype
-        if operand and result in HALF:
+        if result in HALF and (operand or isinstance(value, jax.Array)):
             several = isinstance(value, jax.Array) and value.ndim > 0
             if argument.name == "other" and target in _WIDE_NUMBERS and not several:
                 to = "float32"
@@ -139,9 +140,10 @@ def promote(
 
 
 def _as_half(value: Any, dtype: torch.dtype) -> Any:
-    """Return an operand, rounded to a half type where it is of another one."""
+    """Return an operand, rounded to a half type where it is of another type."""
     if isinstance(value, jax.Array):
-        return value if is_half(value.dtype) else rounded(value, XLA_DTYPE[dtype])
+        to = XLA_DTYPE[dtype]
+        return value if value.dtype.name == to else rounded(value, to)
     if isinstance(value, int | float):
         return torch.tensor(value, dtype=dtype).item()
     return value

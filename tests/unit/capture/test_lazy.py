@@ -275,7 +275,8 @@ def test_results_lie_in_memory_as_in_eager(xla: torch.device) -> None:
         x = torch.arange(24.0).view(2, 3, 4).to(dev).transpose(1, 2)
         flags = x.logical_not(), torch.logical_xor(x, x), x.isposinf(), x.bool().diff(dim=1)
         over_all = x.nansum(dim=()), x.nanmean(dim=(), keepdim=True)
-        return *flags, *over_all, torch.add(x, 1, out=torch.empty(0, device=dev)), x.sum(1)
+        places = torch.nonzero_static(x[0], size=5)
+        return places, *flags, *over_all, torch.add(x, 1, out=torch.empty(0, device=dev)), x.sum(1)
 
     both(program, xla)
 

@@ -237,6 +237,17 @@ def test_python_numbers_beside_half_precision(dtype):
     same(lambda x: (x * 1.1, x // 0.3, x + 0.1, x - 0.7, x % 0.3, torch.fmod(x, 0.3), x < 0.1), x)
 
 
+@pytest.mark.parametrize("first", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("second", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_one_element_of_another_dtype(first, second):
+    """It takes the other's dtype, and is rounded to it, wherever two tensors are compared, too."""
+    x = torch.linspace(-1, 1, 200).to(first)
+    y = x[37].to(second) if second is not torch.float64 else torch.tensor(0.1234, dtype=second)
+    same(lambda x, y: (x + y, y - x, torch.fmod(x, y), torch.maximum(y, x), x < y), x, y)
+    same(lambda x, y: (torch.isin(x, y), torch.isin(y, x), torch.isin(x, y, invert=True)), x, y)
+    same(lambda x, y: (torch.dist(x, y, torch.inf), torch.dist(y, x, torch.inf)), x, y)
+
+
 def test_truncated_quotient_by_a_constant():
     x = torch.arange(300) * 0.1
     same(lambda x: torch.div(x, 0.1, rounding_mode="trunc"), x)

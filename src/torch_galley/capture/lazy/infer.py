@@ -21,6 +21,9 @@ _LENIENT = frozenset({"masked_scatter", "masked_scatter_"})
 _OVER_ALL = frozenset({"nansum"})
 """Operators that take an empty list of dimensions for all, and whose meta kernels for none."""
 
+_ROW_MAJOR = frozenset({torch.ops.aten.nonzero_static.default})
+"""Operators whose results are row-major, and by their meta kernels are not."""
+
 
 class NoMetaKernel(Exception):
     """torch can't tell the result's shape without the data; eager computes it, though."""
@@ -48,7 +51,8 @@ def infer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], given: 
         own_args, own_kwargs = given or (args, kwargs)
         raise_as_eager(op, own_args, own_kwargs)
     try:
-        return op(*tree_map(_meta, args), **tree_map(_meta, kwargs))
+        results = op(*tree_map(_meta, args), **tree_map(_meta, kwargs))
+        return results.contiguous() if op in _ROW_MAJOR else results
     except NotImplementedError as error:  # it will be run, and refuse what it doesn't take
         raise NoMetaKernel(str(op)) from error
     except Exception as error:

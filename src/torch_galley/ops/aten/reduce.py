@@ -14,6 +14,7 @@ from torch_galley.core.reasons import BetterNatively, Reason
 from torch_galley.core.spec import TORCH_DTYPE, XLA_DTYPE
 from torch_galley.ops.aten.cast import cast
 from torch_galley.ops.aten.elementwise import guarded, without_sign
+from torch_galley.ops.half import is_half, rounded
 from torch_galley.ops.registry import lowers, rows
 
 aten = torch.ops.aten
@@ -113,10 +114,12 @@ def vector_norm(self, ord=2, dim=None, keepdim=False, *, dtype=None):
     return norm(self, ord, dim, keepdim, dtype)
 
 
-@lowers(aten.dist.default)
+@lowers(aten.dist.default, promotes=True, halves=True)
 def dist(self, other, p=2):
-    dtype = jnp.result_type(self, other)
-    return norm(self.astype(dtype) - other.astype(dtype), p, None, False, None)
+    apart = self - other
+    if is_half(apart.dtype):  # eager's difference is a tensor of this type
+        apart = rounded(_wide(self) - _wide(other), apart.dtype)
+    return norm(apart, p, None, False, None)
 
 
 def norm(self, ord, dim, keepdim, dtype):

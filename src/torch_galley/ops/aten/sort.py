@@ -177,10 +177,9 @@ rows(
 )
 
 
-@lowers(aten.isin.Tensor_Tensor, promotes=False)
+@lowers(aten.isin.Tensor_Tensor, promotes=True)
 def isin(elements, test_elements, *, assume_unique=False, invert=False):
-    common = jnp.result_type(elements, test_elements)
-    elements, tests = elements.astype(common), test_elements.astype(common).ravel()
+    tests = test_elements.ravel()
     if not tests.size:
         return jnp.full(elements.shape, invert)
     tests = jnp.sort(tests)
