@@ -281,6 +281,14 @@ def test_results_lie_in_memory_as_in_eager(xla: torch.device) -> None:
     both(program, xla)
 
 
+def test_a_slice_of_another_shape_is_refused_if_it_is_empty_too(xla: torch.device) -> None:
+    for dev in ("cpu", xla):
+        x, y = torch.ones(2, 4).to(dev), torch.ones(3, 4).to(dev)
+        with pytest.raises(RuntimeError, match="src to have a size equal to the slice"):
+            torch.slice_scatter(x[:0], y)
+        torch.slice_scatter(x, y[:1], end=1)
+
+
 def test_a_boolean_to_a_boolean_power(xla: torch.device) -> None:
     def program(dev: torch.device) -> object:
         x = torch.tensor([True, False]).to(dev)

@@ -93,3 +93,13 @@ def test_an_infinity_stays_in_its_window(same):
     x = torch.zeros(1, 1, 5, 5)
     x[0, 0, 0, 0] = torch.inf
     same(lambda x: F.adaptive_avg_pool2d(x, 3), x)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_lists_of_one_number_stand_for_all_dimensions(galley, rank):
+    maximum = getattr(torch.ops.aten, f"max_pool{rank}d_with_indices").default
+    average = getattr(torch.ops.aten, f"avg_pool{rank}d").default
+    x = torch.randn(2, 3, *[7, 8, 9][:rank])
+    graded(galley, lambda x: maximum(x, [2], [], [1], [2], True)[0], x)
+    graded(galley, lambda x: maximum(x, [3], [2])[0], x)
+    graded(galley, lambda x: average(x, [2], [], [1]), x)

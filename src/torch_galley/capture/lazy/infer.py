@@ -47,7 +47,8 @@ def infer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], given: 
         raise NoMetaKernel(str(op))  # eager's result is boolean; the meta kernel says int64
     if op.overloadpacket.__name__ in _OVER_ALL and list(args[1:2]) == [[]]:
         args = (args[0], None, *args[2:])
-    if op.overloadpacket.__name__ in _LENIENT or refused(op, args) is not None:
+    lenient = op.overloadpacket.__name__ in _LENIENT or _other_slice(op, args, kwargs)
+    if lenient or refused(op, args) is not None:
         own_args, own_kwargs = given or (args, kwargs)
         raise_as_eager(op, own_args, own_kwargs)
     try:
@@ -59,6 +60,13 @@ def infer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], given: 
         own_args, own_kwargs = given or (args, kwargs)
         raise_as_eager(op, own_args, own_kwargs)
         raise NoMetaKernel(str(op)) from error
+
+
+def _other_slice(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the slice to be replaced has another shape, which the meta kernel may let pass."""
+    if op is not torch.ops.aten.slice_scatter.default or len(args) < 2:
+        return False
+    return torch.ops.aten.slice.Tensor(_meta(args[0]), *args[2:], **kwargs).shape != args[1].shape
 
 
 def _is_bool(arg: Any) -> bool:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
+from torch._ops import OpOverload
 
 from torch_galley.ops.half import wide
 from torch_galley.ops.registry import lowers
@@ -155,12 +156,6 @@ def _flat_position(w: _Windows, tap: jax.Array) -> jax.Array:
     return flat
 
 
-@lowers(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
-def max_pool_with_indices(self, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False):
-    rank = 2 if len(kernel_size) == 2 else len(kernel_size)
-    return _max_pool(self, _each(kernel_size, rank), stride, padding, dilation, ceil_mode)
-
-
 def _max_pool_backward(grad, x, kernel, stride, padding, dilation, ceil_mode, indices):
     """Send each gradient to where its maximum was.
 
@@ -182,19 +177,6 @@ def _max_pool_backward(grad, x, kernel, stride, padding, dilation, ceil_mode, in
             config.append((low, high, w.stride[dim] - 1))
         total = total + lax.pad(part, jnp.zeros((), part.dtype), [*config, (0, 0, 0)])
     return _channels_first(total, x.shape).astype(x.dtype)
-
-
-@lowers(
-    aten.max_pool2d_with_indices_backward.default, aten.max_pool3d_with_indices_backward.default
-)
-def max_pool_with_indices_backward(
-    grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices
-):
-    rank = 2 if len(kernel_size) == 2 else len(kernel_size)
-    kernel = _each(kernel_size, rank)
-    return _max_pool_backward(
-        grad_output, self, kernel, stride, padding, dilation, ceil_mode, indices
-    )
 
 
 # Average pooling
@@ -239,41 +221,65 @@ def _counts(w: _Windows, include_pad: bool) -> np.ndarray:
     return count[None, ..., None]
 
 
-@lowers(aten.avg_pool2d.default, aten.avg_pool3d.default)
-def avg_pool(
-    self,
-    kernel_size,
-    stride=(),
-    padding=0,
-    ceil_mode=False,
-    count_include_pad=True,
-    divisor_override=None,
-):
-    kernel = list(kernel_size)
-    out = _average(self, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    return out.astype(self.dtype)
+def _lower_max_pool(rank: int, forward: OpOverload, backward: OpOverload) -> None:
+    """Lower the pooling of a number of dimensions: a list may have one number for all of them."""
 
+    @lowers(forward)
+    def max_pool_with_indices(self, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False):
+        return _max_pool(self, _each(kernel_size, rank), stride, padding, dilation, ceil_mode)
 
-@lowers(aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default)
-def avg_pool_backward(
-    grad_output,
-    self,
-    kernel_size,
-    stride,
-    padding,
-    ceil_mode,
-    count_include_pad,
-    divisor_override,
-):
-    def forward(x: jax.Array) -> jax.Array:
-        return _average(
-            x,
-            list(kernel_size),
-            stride,
-            padding,
-            ceil_mode,
-            count_include_pad,
-            divisor_override,
+    @lowers(backward)
+    def max_pool_with_indices_backward(
+        grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices
+    ):
+        kernel = _each(kernel_size, rank)
+        return _max_pool_backward(
+            grad_output, self, kernel, stride, padding, dilation, ceil_mode, indices
         )
 
-    return jax.vjp(forward, wide(self))[1](wide(grad_output))[0].astype(self.dtype)
+
+def _lower_avg_pool(rank: int, forward: OpOverload, backward: OpOverload) -> None:
+    """Lower the pooling of a number of dimensions: a list may have one number for all of them."""
+
+    @lowers(forward)
+    def avg_pool(
+        self,
+        kernel_size,
+        stride=(),
+        padding=0,
+        ceil_mode=False,
+        count_include_pad=True,
+        divisor_override=None,
+    ):
+        kernel = _each(kernel_size, rank)
+        options = (ceil_mode, count_include_pad, divisor_override)
+        return _average(self, kernel, stride, padding, *options).astype(self.dtype)
+
+    @lowers(backward)
+    def avg_pool_backward(
+        grad_output,
+        self,
+        kernel_size,
+        stride,
+        padding,
+        ceil_mode,
+        count_include_pad,
+        divisor_override,
+    ):
+        kernel = _each(kernel_size, rank)
+        options = (ceil_mode, count_include_pad, divisor_override)
+
+        def forward(x: jax.Array) -> jax.Array:
+            return _average(x, kernel, stride, padding, *options)
+
+        return jax.vjp(forward, wide(self))[1](wide(grad_output))[0].astype(self.dtype)
+
+
+_lower_max_pool(
+    2, aten.max_pool2d_with_indices.default, aten.max_pool2d_with_indices_backward.default
+)
+_lower_max_pool(
+    3, aten.max_pool3d_with_indices.default, aten.max_pool3d_with_indices_backward.default
+)
+_lower_avg_pool(2, aten.avg_pool2d.default, aten.avg_pool2d_backward.default)
+_lower_avg_pool(3, aten.avg_pool3d.default, aten.avg_pool3d_backward.default)
