@@ -19,7 +19,7 @@ from torch import fx
 from torch_galley.capture.fx import Captured, is_view_node, memory_owner
 
 SHARES_MEMORY = "galley_shares_memory"
-"""Marks, in a node's meta, a view that must be run natively."""
+"""Marks, in a node's meta, what must be run natively for its result's memory."""
 
 
 def replay_views(captured: Captured) -> None:
@@ -37,7 +37,9 @@ def replay_views(captured: Captured) -> None:
         for result in visible:
             base = memory_owner(result)
             shows = count[base] > 1 or base.op == "placeholder" or _has_gaps(result)
-            if shows and base is not result and not result.meta.get(SHARES_MEMORY):
+            if base is result:  # such as aten.copy to a view: no kernel of ours leaves gaps
+                result.meta[SHARES_MEMORY] = _has_gaps(result, unknown=False)
+            elif shows and not result.meta.get(SHARES_MEMORY):
                 replayed[result] = _replay(graph, result, replayed)
     output.args = (fx.map_arg(output.args[0], lambda node: replayed.get(node, node)),)
     for node in reversed(list(graph.nodes)):  # the views that were replayed, unless still needed
@@ -45,10 +47,10 @@ def replay_views(captured: Captured) -> None:
             graph.erase_node(node)
 
 
-def _has_gaps(node: fx.Node) -> bool:
+def _has_gaps(node: fx.Node, unknown: bool = True) -> bool:
     """Whether a tensor's elements, in whatever order, leave memory between them unused.
 
-    Sizes that vary are taken as they were at first; those that nothing is known of leave gaps.
+    Sizes that vary are taken as they were at first; `unknown` is the answer where nothing is known.
     """
     val = node.meta.get("val")
     if not isinstance(val, torch.Tensor):
@@ -59,7 +61,7 @@ def _has_gaps(node: fx.Node) -> bool:
     reach = count = 1
     for size, stride in zip(sizes, strides, strict=True):
         if size is None or stride is None:
-            return True
+            return unknown
         reach += (size - 1) * stride
         count *= size
     return reach != count

@@ -248,6 +248,20 @@ def test_one_element_of_another_dtype(first, second):
     same(lambda x, y: (torch.dist(x, y, torch.inf), torch.dist(y, x, torch.inf)), x, y)
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32, torch.int64], ids=str)
+def test_divisors_of_the_least_integers(dtype):
+    info = torch.iinfo(dtype)
+    x = torch.tensor([info.min, info.max, 0, 1, 6, 12, info.min + 1, 100], dtype=dtype)
+    same(torch.gcd, x[:, None], x)
+    same(torch.lcm, x[1:, None], x[1:])  # eager dies of the least one
+    same(lambda x: (torch.gcd(x, x[0]), torch.gcd(-x, x)), x)
+
+
+def test_booleans_to_a_boolean_power_stay_with_eager():
+    expected, actual = both(lambda x: (x**True, x**False, x**2), torch.tensor([True, False]))
+    assert [one.dtype for one in actual] == [one.dtype for one in expected]
+
+
 def test_truncated_quotient_by_a_constant():
     x = torch.arange(300) * 0.1
     same(lambda x: torch.div(x, 0.1, rounding_mode="trunc"), x)

@@ -36,6 +36,25 @@ def test_as_strided_scatter(same, size, stride):
     same(lambda x, s: torch.as_strided_scatter(x, s, size, stride, 1) * 2, ramp(12), -ramp(*size))
 
 
+def test_a_write_to_one_of_several_overlapping_windows(galley):
+    def f(x):
+        y = x * 2
+        y.as_strided((3, 2), (1, 1))[0] += 5
+        y.as_strided((3, 3), (3, 2), 1)[1, 1:] *= torch.nan
+        return y
+
+    x = ramp(12)
+    torch.testing.assert_close(galley(f)(x), f(x), equal_nan=True, rtol=0, atol=0)
+
+
+def test_a_result_of_a_copy_keeps_the_gaps_of_what_was_copied_to(galley):
+    def f(x, y):
+        return torch.ops.aten.copy.default(x, y), y * 2
+
+    x, y = ramp(3, 8)[:, ::2], ramp(3, 4)
+    assert [one.stride() for one in galley(f)(x, y)] == [one.stride() for one in f(x, y)]
+
+
 def test_as_strided_of_a_view_addresses_the_memory_behind_it(galley):
     def f(x):
         y = x * 2

@@ -51,8 +51,6 @@ rows(
     (aten.floor.default, jnp.floor),
     (aten.trunc.default, jnp.trunc),
     (aten.hypot.default, jnp.hypot),
-    (aten.gcd.default, jnp.gcd),
-    (aten.lcm.default, jnp.lcm),
     (aten._conj_physical.default, jnp.conj),
 )
 
@@ -239,6 +237,8 @@ _COMPLEX_POWERS = {
 
 
 def _no_negative_power(self, exponent) -> Reason | None:
+    if self.dtype is torch.bool and isinstance(exponent, bool):
+        return ArgumentForm("aten.pow", "of booleans, which eager computes in another dtype")
     exact = not (self.dtype.is_floating_point or self.dtype.is_complex)
     if exact and isinstance(exponent, int) and exponent < 0:
         return ArgumentForm("aten.pow", "eager refuses negative powers of integers")

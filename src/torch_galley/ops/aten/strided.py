@@ -43,6 +43,8 @@ def _as_strided_when(self, size, stride, storage_offset=None):
 
 def _as_strided_scatter_when(self, src, size, stride, storage_offset=None):
     op = "aten.as_strided_scatter.default"
+    if any(by == 0 and length != 1 for length, by in zip(size, stride, strict=True)):
+        return reasons.ArgumentForm(op, "several elements lie in one place, which eager refuses")
     return _owns_memory(op, self, size, stride, storage_offset)
 
 
@@ -85,6 +87,8 @@ def as_strided(self, size, stride, storage_offset=None):
 
 @lowers(aten.as_strided_scatter.default, when=_as_strided_scatter_when)
 def as_strided_scatter(self, src, size, stride, storage_offset=None):
+    """Write a view back. Where windows overlap, what was written in one stands in all of them:
+    only what differs from before is written."""
     offset, flat = storage_offset or 0, jnp.ravel(self)
     src = src.astype(self.dtype)
     order = _permutation(size, stride)
@@ -92,7 +96,10 @@ def as_strided_scatter(self, src, size, stride, storage_offset=None):
         return self
     if order is None:
         index = _positions(size, stride, offset)
-        return jnp.reshape(flat.at[index].set(src, mode="drop"), self.shape)
+        before = jnp.take(flat, index, mode="clip")
+        same = (src == before) | ((src != src) & (before != before))
+        changed = jnp.where(same, flat.size, index)
+        return jnp.reshape(flat.at[changed].set(src, mode="drop"), self.shape)
     run = jnp.ravel(jnp.transpose(src, order))
     return jnp.reshape(_update(flat, run, offset, 0), self.shape)
 
