@@ -38,6 +38,7 @@ _REFUSED: dict[OpOverload, frozenset[torch.dtype]] = {
 """By the dtype of the first argument."""
 
 _REFUSED_ANYWHERE: dict[OpOverload, frozenset[torch.dtype]] = {
+    aten.dist.default: _BOOL,
     aten.rsub.Tensor: _BOOL,
     aten.sub.Tensor: _BOOL,
     aten.sub_.Tensor: _BOOL,

@@ -22,6 +22,7 @@ X = {torch.bool: [True, False], torch.complex64: [1j, 2.0], torch.int64: [1, 2]}
         (torch.nansum, torch.complex64),
         (lambda x: torch.addcdiv(x, x, x), torch.bool),
         (lambda x: torch.mm(x.view(1, 2), x.view(2, 1).double()), torch.int64),
+        (lambda x: torch.dist(x.float(), x), torch.bool),
         (lambda x: torch.heaviside(x, x.float()), torch.int64),
         (lambda x: torch.index_add(x, 0, x[:1], x[:1].float()), torch.int64),
         (lambda x: torch.index_put(x, (x[:1],), x[:1].float()), torch.int64),
