@@ -6,6 +6,7 @@ Evidence is one of these, and is counted by its name:
 - TURNS: eager's own results move as far when each number that it is given or computes on the way
   is moved by a unit in the last place, so a rounding decides here (a comparison, an index, a
   cancellation, how many values differ).
+- OTHER: eager gives the same by its plain kernel of attention; its fused one drops a NaN.
 - SMALL: eager gives the same where the processor takes denormal numbers for zero, as XLA does.
 - TORCH: torch.compile gives the same without us, with its backend "aot_eager".
 - META: for strides only, torch's own meta functions, by which graphs are made, say what we give.
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -31,7 +33,7 @@ from tests.ops.compare import TOLERANCE, as_near, compare
 
 NEAR, TURNS, TORCH = "as near as eager", "eager's turns too", "torch.compile's own"
 META, MORE = "torch's meta functions'", "a dtype that eager lacks"
-SMALL = "denormals are zero"
+SMALL, OTHER = "denormals are zero", "eager's plain kernel"
 SHAKES = 12
 """How often eager is run with its numbers moved."""
 SHAKES_OF_FORMS = 60
@@ -128,6 +130,8 @@ def explanation(
             return NEAR
         if not difference(paths.eager(program, turn, small=False), got)[0]:
             return SMALL
+        if not difference(paths.eager(program, turn, sdpa_kernel(SDPBackend.MATH)), got)[0]:
+            return OTHER
         if _turns(program, turn, want, got):
             return TURNS
     if kind == "strides" and paths.eager(program, turn, paths.AsMeta()).strides == got.strides:

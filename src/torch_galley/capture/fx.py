@@ -137,7 +137,13 @@ def is_view(overload: Any) -> bool:
 
 
 def is_view_node(node: fx.Node) -> bool:
-    """Whether a node's memory is its first argument's: a view, or one of a view's outputs."""
+    """Whether a node's memory is its first argument's: a view, or one of a view's outputs.
+
+    `_unsafe_view`, by which reshape says that nobody else will look, is one when AOTAutograd has
+    taken writes out of what follows: it makes it anew for each of several results.
+    """
+    if node.target is torch.ops.aten._unsafe_view.default:
+        return True
     if node.target is operator.getitem:
         return isinstance(node.args[0], fx.Node) and is_view(node.args[0].target)
     return is_view(node.target)

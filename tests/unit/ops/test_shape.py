@@ -47,6 +47,17 @@ def test_a_write_to_one_of_several_overlapping_windows(galley):
     torch.testing.assert_close(galley(f)(x), f(x), equal_nan=True, rtol=0, atol=0)
 
 
+def test_results_that_were_reshaped_by_a_copy_share_memory(galley):
+    def f(x):
+        y = x.reshape(4, 1)
+        y[1] += 2
+        return y[..., 0, None], y
+
+    first, second = galley(f)(ramp(2, 2).t())
+    second += 1
+    assert torch.equal(first, second)
+
+
 def test_a_result_of_a_copy_keeps_the_gaps_of_what_was_copied_to(galley):
     def f(x, y):
         return torch.ops.aten.copy.default(x, y), y * 2
