@@ -103,3 +103,13 @@ def test_lists_of_one_number_stand_for_all_dimensions(galley, rank):
     graded(galley, lambda x: maximum(x, [2], [], [1], [2], True)[0], x)
     graded(galley, lambda x: maximum(x, [3], [2])[0], x)
     graded(galley, lambda x: average(x, [2], [], [1]), x)
+
+
+@pytest.mark.parametrize("out", [(2, 3), (1, 0), (0, 0)], ids=str)
+def test_pooling_of_nothing_or_to_nothing(galley, out):
+    def functions(x):
+        return F.adaptive_max_pool2d(x, out), F.adaptive_avg_pool2d(x, out), x.relu()
+
+    for batch in (0, 2):
+        x = torch.randn(batch, 3, 4, 6)
+        torch.testing.assert_close(galley(functions)(x), functions(x))

@@ -72,7 +72,7 @@ def adaptive_max_pool(self, output_size):
         position, belongs = (_between(table, dim) for table in _members(size, out))
         flat = _spread(flat, dim) * size + position
         inside = _spread(inside, dim) & belongs
-    shape = (*output_size, -1)
+    shape = (*output_size, math.prod(flat.shape[rank:]))
     flat, inside = flat.reshape(shape), inside.reshape(shape)
     pixels = lax.collapse(self, len(batch))
     values = jnp.take(pixels, jnp.asarray(flat), axis=len(batch))

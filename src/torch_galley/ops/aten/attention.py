@@ -112,4 +112,4 @@ def _summed(grad: jax.Array, heads: int) -> jax.Array:
     """Undo `_repeated`: add up the gradients of query heads that shared a key head."""
     if grad.shape[1] == heads:
         return grad
-    return grad.reshape(grad.shape[0], heads, -1, *grad.shape[2:]).sum(2)
+    return grad.reshape(grad.shape[0], heads, grad.shape[1] // heads, *grad.shape[2:]).sum(2)

@@ -16,6 +16,7 @@ import torch
 from jax import lax
 
 from torch_galley.ops.aten.matmul import product
+from torch_galley.ops.aten.shape import joined
 from torch_galley.ops.half import wide, wide_dtype
 from torch_galley.ops.registry import lowers
 
@@ -88,8 +89,8 @@ def _transposed_weight(w, groups):
 
 def _pointwise(x, w, stride):
     rows = _strided(jnp.moveaxis(x, 1, -1), [0] * len(stride), [None] * len(stride), stride)
-    out = product(rows.reshape(-1, rows.shape[-1]), w.reshape(w.shape[:2]).T)
-    return jnp.moveaxis(out.reshape(*rows.shape[:-1], -1), -1, 1)
+    out = product(joined(rows, 1), w.reshape(w.shape[:2]).T)
+    return jnp.moveaxis(out.reshape(*rows.shape[:-1], out.shape[1]), -1, 1)
 
 
 def _depthwise(x, w, stride, pads, dilation):
@@ -99,7 +100,7 @@ def _depthwise(x, w, stride, pads, dilation):
     x = jnp.pad(x, [(0, 0), *pads, (0, 0)])
     # XLA would otherwise turn each slice of the padded value into a pad of its own.
     x = lax.optimization_barrier(x).astype(dtype)
-    w = w.reshape(w.shape[0], -1).T.astype(dtype)  # [taps, channels]
+    w = w.reshape(w.shape[0], math.prod(kernel)).T.astype(dtype)  # [taps, channels]
     reach = [
         n - d * (k - 1) for n, k, d in zip(x.shape[1:-1], kernel, dilation, strict=True)
     ]  # first positions run over [0, reach)

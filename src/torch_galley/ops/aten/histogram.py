@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import torch
 
 from torch_galley.core.reasons import ArgumentForm, Reason
+from torch_galley.ops.aten.shape import joined
 from torch_galley.ops.check import require
 from torch_galley.ops.registry import lowers
 
@@ -103,8 +104,7 @@ def histogram_of_edges(self, bins, *, weight=None, density=False):
 
 
 def _columns(self):
-    flat = self.reshape(-1, self.shape[-1])
-    return list(flat.T)
+    return list(joined(self, 1).T)
 
 
 def _all_edges(columns, bins, limits):

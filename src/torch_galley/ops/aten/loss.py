@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from torch_galley.ops.aten.shape import joined
 from torch_galley.ops.check import require
 from torch_galley.ops.half import wide
 from torch_galley.ops.registry import lowers
@@ -65,7 +66,7 @@ def _share(grad_output, reduction, x):
 
 @lowers(aten.multi_margin_loss_backward.default)
 def multi_margin_loss_backward(grad_output, self, target, p, margin, weight=None, reduction=_MEAN):
-    x = wide(self).reshape(-1, self.shape[-1])
+    x = wide(joined(self, 1))
     target = target.reshape(-1)
     classes = x.shape[1]
     good = (target >= 0) & (target < classes)
@@ -83,7 +84,7 @@ def multi_margin_loss_backward(grad_output, self, target, p, margin, weight=None
 
 @lowers(aten.multilabel_margin_loss_backward.default)
 def multilabel_margin_loss_backward(grad_output, self, target, reduction, is_target):
-    x = wide(self).reshape(-1, self.shape[-1])
+    x = wide(joined(self, 1))
     target = target.reshape(x.shape)
     counts = jnp.cumsum(target < 0, 1) == 0  # up to the first -1
     place = jnp.where(counts, target, 0)

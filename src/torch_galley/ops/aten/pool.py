@@ -17,6 +17,7 @@ import torch
 from jax import lax
 from torch._ops import OpOverload
 
+from torch_galley.ops.aten.shape import joined
 from torch_galley.ops.half import wide
 from torch_galley.ops.registry import lowers
 
@@ -79,7 +80,7 @@ class _Windows:
 
 
 def _channels_last(x: jax.Array, rank: int) -> jax.Array:
-    x = x.reshape(-1, *x.shape[-rank - 1 :]) if x.ndim != rank + 2 else x
+    x = joined(x, rank + 1) if x.ndim != rank + 2 else x
     return jnp.moveaxis(x, 1, -1)
 
 

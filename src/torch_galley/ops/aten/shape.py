@@ -23,6 +23,17 @@ from torch_galley.ops.registry import lowers, rows
 aten = torch.ops.aten
 
 
+def joined(x: jax.Array, kept: int) -> jax.Array:
+    """Return an array, all dimensions but the last ones joined, of which there may be none.
+
+    Not by a size of -1, which jax can't find where another size is 0.
+
+    Example: of [2, 3, 0], with one kept, [6, 0]
+    """
+    rest = x.shape[x.ndim - kept :]
+    return x.reshape(math.prod(x.shape[: x.ndim - kept]), *rest)
+
+
 def axis_of(dim: int, ndim: int) -> int:
     """Return a dimension's number, negative ones wrapped; a 0-dim tensor counts as having one."""
     return dim % max(ndim, 1)
