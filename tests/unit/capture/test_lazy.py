@@ -289,6 +289,32 @@ def test_a_slice_of_another_shape_is_refused_if_it_is_empty_too(xla: torch.devic
         torch.slice_scatter(x, y[:1], end=1)
 
 
+@pytest.mark.parametrize(
+    ("values", "write"),
+    [
+        ([True, False], lambda x: x.mul_(1)),
+        ([True, False], lambda x: x.__imul__(2)),
+        ([1, 2], lambda x: x.logit_()),
+        ([1, 2], lambda x: x.div_(2)),
+        ([1, 2], lambda x: x.mul_(1.5)),
+    ],
+)
+def test_a_result_that_does_not_fit_what_is_written_is_refused(xla, values, write) -> None:
+    for dev in ("cpu", xla):
+        with pytest.raises(RuntimeError, match="can't be cast to the desired output type"):
+            write(torch.tensor(values).to(dev))
+
+
+def test_copies_of_numbers_and_of_a_tensor_to_itself(xla: torch.device) -> None:
+    def program(dev: torch.device) -> object:
+        x, whole = torch.zeros(2, 3).to(dev), torch.zeros(3, dtype=torch.int64).to(dev)
+        wide = torch.arange(3.0).to(dev).expand(2, 3)
+        wide[0:2] = wide[:, :]
+        return x.copy_(1.5), whole.copy_(True), whole.clone().copy_(2.7), wide
+
+    both(program, xla)
+
+
 def test_a_boolean_to_a_boolean_power(xla: torch.device) -> None:
     def program(dev: torch.device) -> object:
         x = torch.tensor([True, False]).to(dev)

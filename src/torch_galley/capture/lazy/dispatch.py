@@ -340,7 +340,9 @@ def _know_write(made: Call, tensors: list[torch.Tensor]) -> _Known:
         if [result.dtype for result in results] != [tensor.dtype for tensor in tensors]:
             raise_as_eager(op, args, kwargs)  # whether that is allowed differs
     apart = any(overlap.internal(tensor) for tensor in tensors)
-    if apart or _narrows(tensors[0].dtype, (args, kwargs)):
+    target = tensors[0].dtype
+    grows = not derived.outs and _outgrows(made, derived.functional, target)
+    if apart or grows or _narrows(target, (args, kwargs)):
         raise_as_eager(op, args, kwargs)  # meta kernels don't mind
     wanted = [mirrors[id(t)] for t in tensors]
     inputs = {k: v for k, v in kwargs.items() if k not in derived.outs}
@@ -369,6 +371,14 @@ def _narrows(target: torch.dtype, args: Any) -> bool:
         )
 
     return any(map(wider, tree_leaves(args)))
+
+
+def _outgrows(made: Call, functional: OpOverload, target: torch.dtype) -> bool:
+    """Whether a pointwise result is of a wider kind than what is written."""
+    if target.is_floating_point or torch.Tag.pointwise not in functional.tags:
+        return False
+    result = infer(functional, made.args, made.kwargs)
+    return isinstance(result, torch.Tensor) and not torch.can_cast(result.dtype, target)
 
 
 def _meta_like(tensor: torch.Tensor) -> torch.Tensor:

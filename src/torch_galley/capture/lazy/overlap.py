@@ -53,9 +53,18 @@ def in_turn(written: Sequence[torch.Tensor], read: Sequence[torch.Tensor]) -> bo
     return False
 
 
-def _partial(a: torch.Tensor, b: torch.Tensor) -> bool:
+def whole(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors show the same memory in the same order."""
+    return a.untyped_storage()._cdata == b.untyped_storage()._cdata and _alike(a, b)
+
+
+def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
     same = a.storage_offset() == b.storage_offset()
-    if same and a.shape == b.shape and a.stride() == b.stride():
+    return same and a.shape == b.shape and a.stride() == b.stride()
+
+
+def _partial(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if _alike(a, b):
         return False
     (first, last), (start, end) = _span(a), _span(b)
     return first < end and start < last

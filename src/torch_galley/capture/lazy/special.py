@@ -70,7 +70,11 @@ def _plain(
         )
 
 
-def _copy_from(src: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+def _copy_from(src: Any, dst: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    if not isinstance(src, torch.Tensor):  # x.copy_(1)
+        src = torch.tensor(src, device="cpu")
+    if overlap.whole(src, dst):  # eager returns early, too, whatever overlaps inside
+        return dst
     if dst.device.type != "xla":
         with torch._C.DisableTorchFunction():
             return dst.copy_(on_cpu(src))
