@@ -32,6 +32,7 @@ _PAIR = re.compile(r'([\w.]+)=("[^"\\]*(?:\\.[^"\\]*)*"|\{[^{}]*\}|[^\s{}",]+)',
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|([0-7]{3})|(.))", re.S)
 _PLAIN = {"n": "\n", "t": "\t", "r": "\r"}
 _WINDOW = re.compile(r"(\w+)=([\dx_\-]+)")
+_COUNT = re.compile(r"\d{1,18}")
 _LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
 
 
@@ -98,7 +99,7 @@ def ints(text: str) -> tuple[int, ...]:
         >>> ints("{0, 2}")
         (0, 2)
     """
-    return tuple(int(one) for one in re.findall(r"-?\d+", text))
+    return tuple(int(one) for one in re.findall(r"-?\d{1,18}", text))
 
 
 def unquoted(text: str) -> str:
@@ -149,7 +150,7 @@ def trip_count(text: str) -> int | None:
         return None
     known = config(text).get("known_trip_count")
     count = str(known.get("n")) if isinstance(known, dict) else ""
-    return int(count) if count.isdecimal() else None
+    return int(count) if _COUNT.fullmatch(count) else None
 
 
 def window(text: str, rank: int) -> Window:

@@ -68,6 +68,7 @@ ENTRY e {
         ("token[]", 0, 1),
         ("f32[?,3]", 0, 0),
         ("f32[<=5,3]", 60, 15),
+        ("s4[5]{0:E(4)}", 3, 5),
         ("(f32[2]{0}, (s32[], u8[3]))", 15, 6),
         ("()", 0, 0),
     ],
@@ -103,3 +104,10 @@ def test_metadata_and_configs():
     assert attribute.config(r'"{\"a\":1}"') == {"a": 1}
     assert attribute.config("{uplo = 76 : ui8}") == {}
     assert attribute.trip_count('{"known_trip_count":{"n":"-1"}}') is None
+
+
+def test_numbers_too_long_for_anyone_are_no_counts():
+    """Python itself refuses to read numbers of more than 4,300 digits."""
+    digits = "9" * 5000
+    assert attribute.trip_count(f'{{"known_trip_count":{{"n":"{digits}"}}}}') is None
+    assert all(n < 10**18 for n in attribute.ints(digits))
