@@ -1,7 +1,7 @@
 """HLO text as a stand-alone library: no torch, no jax.
 
 `parse` reads it, `str` of a module prints it, and what is between can be asked: instructions,
-shapes, attributes, the places in people's code.
+shapes, attributes, the places in people's code, and by cost.py FLOPs and bytes.
 """
 
 from torch_galley.hlo.model import Computation, Instruction, Module
