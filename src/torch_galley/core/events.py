@@ -69,13 +69,15 @@ class ClusterCompiled(Event):
 
 @dataclass(slots=True)
 class ClusterRanNatively(Event):
-    """A cluster of a plan ran as eager would run it, because it has no executable."""
+    """A cluster of a plan ran as eager would run it: it has no executable for its inputs."""
 
     cluster: Any
     """The cluster.clustered.XlaCluster."""
     cause: str
     """"compiling": in the background; "rare": its shapes have not come often enough; "limit": it
-    is compiled for no further shapes; "failed": it can't be lowered, and is about to be cut."""
+    is compiled for no further shapes; "failed": it can't be lowered, and is about to be cut;
+    "wrapped": an input has no memory of its own, as vmap's batched tensors; "tangent": one is a
+    dual tensor of forward-mode differentiation."""
     operators: tuple[Any, ...]
     """The operators that it called."""
 

@@ -60,6 +60,8 @@ _CAUSES = {
     "rare": "its shapes have not come often enough",
     "limit": "too many shapes",
     "failed": "a lowering failed",
+    "wrapped": "an input has no memory of its own",
+    "tangent": "an input has a tangent",
 }
 
 

@@ -24,7 +24,7 @@ from torch_galley.compile import client
 from torch_galley.core.config import current
 from torch_galley.lower.driver import Argument, lower
 from torch_galley.ops import draw
-from torch_galley.run.buffer import to_jax
+from torch_galley.run.buffer import is_wrapper, to_jax
 from torch_galley.run.device import as_tensor
 from torch_galley.run.step import raise_failed
 
@@ -43,7 +43,7 @@ def without_xla() -> Iterator[None]:
 
 def run(own: OpOverload, seed: torch.Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Compute a random operator for its seed, by its lowering where XLA may run."""
-    if client.forked or _without_xla.get():
+    if client.forked or _without_xla.get() or any(map(is_wrapper, args)):
         return draw.drawn_by_torch(own, seed, args, kwargs)
     tensors = [seed, *(arg for arg in args if isinstance(arg, torch.Tensor))]
     arguments = tuple(map(Argument.like, tensors))

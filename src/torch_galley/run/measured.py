@@ -28,6 +28,7 @@ from torch_galley.cluster.judge import Choice, crossing
 from torch_galley.cluster.support import draws
 from torch_galley.compile import client
 from torch_galley.core.events import Decided, GraphRecut, PlanExecuted, emit
+from torch_galley.run.buffer import has_tangent, is_wrapper
 from torch_galley.run.decide import decision
 from torch_galley.run.decisions import Decision, Decisions
 from torch_galley.run.device import OnDevice, as_tensor, as_torch
@@ -89,6 +90,8 @@ class Measured:
         if (run := self._run) is not None:
             return run(inputs)
         if client.forked or self.clustered.captured.config.dry_run:
+            return self.plan(inputs)
+        if any(is_wrapper(value) or has_tangent(value) for value in inputs):  # nothing to compare
             return self.plan(inputs)
         with self._deciding:
             if self._run is None:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn, Protocol
 
 import jax
 import torch
+from torch.autograd import forward_ad
 
 from torch_galley.cluster.clustered import XlaCluster
 from torch_galley.compile.client import Compiled, xla_error
@@ -19,7 +20,7 @@ from torch_galley.lower.driver import Argument, Lowered
 from torch_galley.lower.symbol import Bindings, cluster_symbols
 from torch_galley.ops.ffi import raised_by_call
 from torch_galley.ops.registry import revision
-from torch_galley.run.buffer import is_view_of, to_jax
+from torch_galley.run.buffer import address, has_tangent, is_view_of, is_wrapper, to_jax
 from torch_galley.run.device import OnDevice, as_tensor
 from torch_galley.run.native import NativeCluster
 from torch_galley.run.policy import Policy
@@ -40,7 +41,8 @@ class ClusterStep:
     """Bring the inputs to XLA and run the executable.
 
     Results that another cluster reads stay on the device, those for torch alone are tensors. Where
-    the policy gives no executable, its operators run natively, and all results are tensors.
+    the policy gives no executable, its operators run natively, and all results are tensors. So they
+    do for inputs that torch alone knows how to compute with: wrappers, and duals.
     """
 
     def __init__(self, policy: Policy, stays: Sequence[bool], failed: Failed):
@@ -52,6 +54,8 @@ class ClusterStep:
         self._ready: _Ready | None = None
 
     def __call__(self, values: list[Any], bindings: Bindings) -> list[Any]:
+        if forward_ad._current_level >= 0 and any(map(has_tangent, values)):
+            return self.natively(values, bindings, "tangent")
         ready = self._ready
         usual = ready.usual if ready is not None else None
         if ready is not None and usual is not None:
@@ -143,6 +147,9 @@ class ClusterStep:
 
     def _make_ready(self, values: list[Any], bindings: Bindings) -> _Ready | None:
         """Find the executable for inputs as these are, if any, and keep it for the next call."""
+        if any(map(is_wrapper, values)):
+            self.policy.cause = "wrapped"
+            return None
         arguments = tuple(
             value.argument if isinstance(value, OnDevice) else Argument.like(value)
             for value in values
@@ -238,25 +245,28 @@ def _mover(
     """Memory for small inputs that no call is using now: several threads may call."""
 
     def move(values: list[Any]) -> list[Any] | None:
-        if [values[place].data_ptr() for place in places] != addresses:
-            return None
-        arrays = template.copy()
-        for place, array_of in viewed:
-            array = array_of(values[place])
-            if array is None:
-                return None
-            arrays[place] = array
-        if execute is None or take is None:
-            return arrays
         try:
-            copies = idle.pop()
-        except IndexError:
-            copies = [(place, slot, *slot.memory()) for place, slot in copied]
-        for place, slot, memory, array in copies:
-            if not slot.fits(values[place]):
+            if [values[place].data_ptr() for place in places] != addresses:
                 return None
-            memory.copy_(values[place])
-            arrays[place] = array
+            arrays = template.copy()
+            for place, array_of in viewed:
+                array = array_of(values[place])
+                if array is None:
+                    return None
+                arrays[place] = array
+            if execute is None or take is None:
+                return arrays
+            try:
+                copies = idle.pop()
+            except IndexError:
+                copies = [(place, slot, *slot.memory()) for place, slot in copied]
+            for place, slot, memory, array in copies:
+                if not slot.fits(values[place]):
+                    return None
+                memory.copy_(values[place])
+                arrays[place] = array
+        except RuntimeError:  # a wrapper has no address, and can't be copied to where we want it
+            return None
         results = [take(array) for array in execute(arrays)]
         idle.append(copies)
         if check is not None:
@@ -273,16 +283,26 @@ _SMALL = 1 << 14
 class _Slot:
     """One input of a cluster: what it must be like, and the way to its array."""
 
-    __slots__ = ("_argument", "_dtype", "_engine", "_plain", "_shape", "_stride", "small")
+    __slots__ = (
+        "_argument",
+        "_complex",
+        "_dtype",
+        "_engine",
+        "_plain",
+        "_shape",
+        "_stride",
+        "small",
+    )
 
     def __init__(self, value: Any, argument: Argument, engine: Engine):
         self._argument = argument
         self._engine = engine
         self._shape = argument.spec.shape
         self._stride = self._dtype = None
-        self._plain = self.small = False
+        self._plain = self._complex = self.small = False
         if isinstance(value, torch.Tensor):
             self._stride, self._dtype = value.stride(), value.dtype
+            self._complex = value.is_complex()
             self._plain = value.is_contiguous() and 1 not in self._shape
             dense = argument.layout is None and value.is_contiguous()
             self.small = value.is_cpu and dense and value.nbytes <= _SMALL and self.fits(value)
@@ -312,8 +332,11 @@ class _Slot:
         if value.stride() != self._stride or value.shape != self._shape:
             return None
         ordinary = type(value) is torch.Tensor and not value.requires_grad
-        if self._plain and ordinary and not value.is_neg() and not value.is_conj():
+        lazy = value.is_neg() or (self._complex and value.is_conj())
+        if self._plain and ordinary and not lazy and address(value):
             return self._engine.bring(value)  # what to_jax comes down to
+        if is_wrapper(value):
+            return None
         return to_jax(value, self._argument.layout, self._engine)
 
 

@@ -224,6 +224,7 @@ def _batch_norm(
 SPECIAL: dict[Any, Callable[..., Any]] = {
     aten.empty.memory_format: _empty,
     aten.empty_strided.default: _empty_strided,
+    aten._efficientzerotensor.default: _empty,  # what nobody wrote is zero
     aten._copy_from.default: _copy_from,
     aten._copy_from_and_resize.default: _copy_from_and_resize,
     aten._local_scalar_dense.default: _item,
