@@ -1,6 +1,7 @@
 """Tensors without memory of their own in compiled functions: batched, dual, zero, of a subclass.
 
-Only torch knows how to compute with those, so clusters that are given one run natively.
+Only torch knows how to compute with those, so clusters that are given one run natively. Nested
+tensors get no further than torch.compile, which takes them apart.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._vmap_internals import _vmap
 from torch.autograd import forward_ad
 from torch.autograd.functional import jacobian
+from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 import torch_galley
@@ -248,3 +250,93 @@ def test_on_the_device(galley, way, given):
     here = given[0].requires_grad_()
     wanted = torch.autograd.grad(layers(here, given[1]), here, directions, is_grads_batched=True)
     torch.testing.assert_close(found[0].cpu(), wanted[0])
+
+
+RAGGED = [(2, 3, 4), (5, 1, 2)]
+
+
+def nested(lengths: tuple[int, ...], requires_grad: bool = True) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(sum(lengths))
+    parts = [torch.randn(length, 8, generator=generator) for length in lengths]
+    return torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=requires_grad)
+
+
+def dense(value: Any) -> Any:
+    return list(value.unbind()) if value is not None and value.is_nested else value
+
+
+def gradients_of(result: torch.Tensor, x: torch.Tensor) -> list[Any]:
+    """Of the input and of the weight, if it is used."""
+    values = result.values() if result.is_nested else result
+    direction = torch.arange(values.numel()).view(values.shape) / values.numel()
+    found = torch.autograd.grad(values, (x, WEIGHT), direction, allow_unused=True)
+    return [dense(gradient) for gradient in found]
+
+
+WEIGHT = torch.nn.Parameter(torch.randn(8, 8, generator=torch.Generator().manual_seed(0)))
+
+
+JAGGED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "pointwise": lambda x: torch.where(x > 0, (x * 2).sin(), x.exp() + torch.arange(8)),
+    "linear": lambda x: F.gelu(F.linear(x, WEIGHT, WEIGHT[0])),
+    "normalised": lambda x: F.layer_norm(x @ WEIGHT, (8,)).softmax(-1),
+    "joined": lambda x: torch.cat([x, x * 2], -1).chunk(4, -1)[1].unsqueeze(-1) * 3,
+    "made anew": lambda x: torch.nested.nested_tensor_from_jagged(x.values() * 2, x.offsets()),
+    "taken apart": lambda x: x.values().sin() * x.offsets().diff().sum(),
+    "padded": lambda x: (x * 2).to_padded_tensor(0.5).cumsum(1),
+    "the largest": lambda x: x.sin().amax(1),
+    "all added": lambda x: (x * 2).sum(),
+}
+
+
+@pytest.mark.parametrize("name", JAGGED)
+def test_jagged_tensors(galley, name):
+    function = JAGGED[name]
+    compiled = galley(function, fullgraph=True)
+    for lengths in RAGGED:
+        mine, eagers = nested(lengths), nested(lengths)
+        found, wanted = compiled(mine), function(eagers)
+        assert found.is_nested == wanted.is_nested
+        torch.testing.assert_close(dense(found), dense(wanted))
+        torch.testing.assert_close(gradients_of(found, mine), gradients_of(wanted, eagers))
+    assert torch_galley.metrics()["executions"] >= 2 * len(RAGGED)
+
+
+@pytest.mark.parametrize("dim", [1, 2, (0, 1)], ids=["ragged", "last", "first two"])
+def test_sums_of_jagged_tensors(galley, dim):
+    """Without gradients: eager has none."""
+
+    def function(x):
+        return x.sin().sum(dim)
+
+    compiled = galley(function, fullgraph=True)
+    for lengths in RAGGED:
+        x = nested(lengths, requires_grad=False)
+        torch.testing.assert_close(dense(compiled(x)), dense(function(x)))
+    assert torch_galley.metrics()["executions"] >= len(RAGGED)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+def test_attention_of_jagged_tensors(galley):
+    """torch itself leaves that operator to eager: what is around it is compiled."""
+
+    def function(x):
+        heads = F.linear(x, WEIGHT).unflatten(-1, (2, 4)).transpose(1, 2)
+        return F.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).flatten(2).sin()
+
+    compiled = galley(function)
+    for lengths in RAGGED:
+        mine, eagers = nested(lengths), nested(lengths)
+        found, wanted = compiled(mine), function(eagers)
+        torch.testing.assert_close(dense(found), dense(wanted))
+        torch.testing.assert_close(gradients_of(found, mine), gradients_of(wanted, eagers))
+    assert torch_galley.metrics()["executions"] > 0
+
+
+def test_jagged_tensors_explained():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU())
+    assert "coverage η = 100.0%" in str(torch_galley.explain(model, nested((2, 3, 4))))
+    forward, backward = torch_galley.stages(model, nested((2, 3, 4)))
+    assert "9x8xf32" in forward.lowered[0].text()
+    assert backward.lowered

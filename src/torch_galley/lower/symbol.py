@@ -12,6 +12,7 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
+from torch.utils._sympy.singleton_int import SingletonInt
 
 from torch_galley.cluster.clustered import XlaCluster
 from torch_galley.core.errors import RunError
@@ -96,7 +97,8 @@ def bind(recorded: Any, actual: Any, bindings: dict[sympy.Symbol, Any]) -> None:
 def first_seen(nodes: Iterable[fx.Node]) -> dict[sympy.Symbol, Any]:
     """Return what each symbol of the nodes' values stood for while the graph was captured.
 
-    A symbol that depends on data stood for nothing, and is left out.
+    A symbol that depends on data stood for nothing, and one for the ragged size of a nested tensor
+    for no number: they are left out.
     """
     seen: dict[sympy.Symbol, Any] = {}
     for node in nodes:
@@ -104,7 +106,7 @@ def first_seen(nodes: Iterable[fx.Node]) -> dict[sympy.Symbol, Any]:
             expr = expression(number)
             known = number.node.shape_env.backed_var_to_val if expr is not None else {}
             for symbol in symbols_of(number):
-                if symbol in known:
-                    value = known[symbol]
+                value = known.get(symbol)
+                if value is not None and not isinstance(value, SingletonInt):
                     seen[symbol] = int(value) if value.is_integer else float(value)
     return seen
