@@ -21,6 +21,7 @@ _REFUSED: dict[OpOverload, frozenset[torch.dtype]] = {
     aten.argmax.default: _COMPLEX | _BOOL,
     aten.argmin.default: _COMPLEX | _BOOL,
     aten.heaviside.default: _COMPLEX,
+    aten.histc.default: _COMPLEX | _WHOLE,
     aten.max.dim: _COMPLEX,
     aten.min.dim: _COMPLEX,
     aten.mvlgamma.default: _BOOL,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+import torch_galley
+
 X = {torch.bool: [True, False], torch.complex64: [1j, 2.0], torch.int64: [1, 2]}
 
 
@@ -45,3 +47,29 @@ def test_what_only_torchs_rewriting_refuses_stays_whole(galley):
 
 def test_what_eager_takes_stays_in_xla(same):
     same(lambda x: (x.relu() - 1).sort()[0].topk(2)[0], torch.randn(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [
+        (torch.histc, torch.bool),
+        (torch.histc, torch.int64),
+        (torch.histc, torch.complex64),
+        (lambda x: torch.histc(x, 4, 3, 1), torch.int64),
+        (lambda x: torch.histc(x, 0), torch.int64),
+        (lambda x: torch.histogram(x, 3), torch.int64),
+        (lambda x: torch.bincount(x.float()), torch.int64),
+        (lambda x: x.cummax(0), torch.complex64),
+        (torch.msort, torch.complex64),
+        (torch.nn.functional.elu, torch.int64),
+        (lambda x: x << 1, torch.complex64),
+    ],
+)
+def test_is_refused_on_the_device_at_the_call(function, dtype):
+    x = torch.tensor(X[dtype], dtype=dtype)
+    with pytest.raises(RuntimeError) as wanted:
+        function(x)
+    there = x.to(torch_galley.device())
+    with pytest.raises(type(wanted.value)) as given:
+        function(there)
+    assert str(given.value) == str(wanted.value)

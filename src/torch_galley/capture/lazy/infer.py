@@ -149,7 +149,16 @@ def raise_as_eager(
         cheap_args, cheap_kwargs = tree_map(dummy, (args, kwargs))
         try:
             op(*cheap_args, **cheap_kwargs)
-        except NotImplementedError:
-            return  # no CPU kernel either
         except Exception as error:
-            raise error.with_traceback(None) from None
+            if not lacks_kernel(error):
+                raise error.with_traceback(None) from None
+
+
+def lacks_kernel(error: Exception) -> bool:
+    """Whether an error says that torch has no CPU kernel at all, not one for these dtypes.
+
+    Example:
+        >>> lacks_kernel(NotImplementedError("\"histogram_cpu\" not implemented for 'Long'"))
+        False
+    """
+    return isinstance(error, NotImplementedError) and str(error).startswith("Could not run")

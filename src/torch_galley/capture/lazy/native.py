@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 
 from torch_galley.capture.lazy import overlap, storage
 from torch_galley.capture.lazy.flush import on_cpu
+from torch_galley.capture.lazy.infer import lacks_kernel
 from torch_galley.capture.lazy.region import contiguous, extent
 from torch_galley.capture.lazy.trace import Value
 from torch_galley.core.errors import CaptureError
@@ -76,6 +77,8 @@ def run(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             results = op(*positional, **ready)
         except NotImplementedError as error:
+            if not lacks_kernel(error):
+                raise
             raise CaptureError(
                 f"{op} can't run on the xla device yet: torch has no CPU kernel of it",
                 hint="move its inputs to the CPU with .cpu(), or report the operator",
