@@ -251,6 +251,8 @@ _views: dict[tuple[Any, ...], Any] = {}
 
 def _view(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     base = args[0]
+    if found.op is aten.view_as_real.default and base.is_conj():
+        raise_as_eager(found.op, args, kwargs)  # a meta tensor has no such bit
     made = Call(found, args, kwargs)
     bounded = found.op in _BOUNDED
     key = (made.key, base.storage_offset(), base.untyped_storage().nbytes() if bounded else None)

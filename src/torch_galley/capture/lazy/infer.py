@@ -134,7 +134,8 @@ def raise_as_eager(
         if isinstance(arg, torch.Tensor):
             memory = memories.get(arg.untyped_storage()._cdata)
             if memory is None:
-                return torch.zeros((), dtype=arg.dtype, device="cpu").expand(arg.shape)
+                dense = torch.zeros((), dtype=arg.dtype, device="cpu").expand(arg.shape)
+                return dense.conj() if arg.is_conj() else dense
             empty = torch.empty(0, dtype=arg.dtype, device="cpu")
             place = (arg.storage_offset(), arg.shape, arg.stride())
             return empty.set_(memory.untyped_storage(), *place)

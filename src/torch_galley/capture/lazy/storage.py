@@ -137,7 +137,8 @@ def alias(base: torch.Tensor, layout: Layout) -> torch.Tensor:
     if layout.dtype is base.dtype:
         return _as_strided(base, layout.sizes, layout.strides, layout.offset)
     view = _create_empty((0,), layout.dtype)
-    return reshape_in_place(view, base.untyped_storage(), layout)
+    view = reshape_in_place(view, base.untyped_storage(), layout)
+    return aten._neg_view.default(view) if base.is_neg() else view
 
 
 def reshape_in_place(
@@ -252,7 +253,7 @@ def _full(sizes: Sizes, dtype: torch.dtype) -> Value:
 def _adapt(contents: Contents, tensor: torch.Tensor) -> None:
     """Make the contents have the tensor's dtype and reach as far as it does."""
     if contents.dtype != tensor.dtype:
-        flat = _flat(contents)
+        flat = _dense(_flat(contents))
         count = contents.count * contents.dtype.itemsize // tensor.dtype.itemsize
         kind = ((count,), tensor.dtype)
         contents.value = record(aten.view.dtype, (flat,), tensor.dtype, kind=kind)
@@ -342,7 +343,7 @@ def _reshape(value: Value, sizes: Sizes) -> Value:
 
 
 def _dense(value: Value) -> Value:
-    """Make sure that as_strided sees dense memory when the program is replayed."""
+    """Make sure that as_strided, or another dtype, sees dense memory when it is replayed."""
     return record(aten.contiguous.default, (value,), kind=(value.shape, value.dtype))
 
 
