@@ -270,13 +270,33 @@ def test_writes_to_overlapping_windows(xla: torch.device) -> None:
     both(program, xla)
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: x[:, 1:].add_(x[:, :-1]),
+        lambda x: x.mul_(x[:, :1]),
+        lambda x: x.view(-1)[::2].add_(x.view(-1)[:12]),
+        lambda x: x.as_strided((5, 3), (2, 1)).add_(x.as_strided((5, 3), (2, 1))),
+        lambda x: x.view(torch.int32).add_(x.view(torch.int32)[:, :1]),
+        lambda x: x.to(torch.complex64).t().conj_physical_(),
+    ],
+)
+def test_what_is_read_while_it_is_written_is_read_in_eagers_order(xla, write) -> None:
+    def program(dev: torch.device) -> object:
+        x = torch.arange(24.0).view(6, 4).to(dev)
+        return write(x), x
+
+    both(program, xla)
+
+
 def test_results_lie_in_memory_as_in_eager(xla: torch.device) -> None:
     def program(dev: torch.device) -> object:
         x = torch.arange(24.0).view(2, 3, 4).to(dev).transpose(1, 2)
         flags = x.logical_not(), torch.logical_xor(x, x), x.isposinf(), x.bool().diff(dim=1)
         over_all = x.nansum(dim=()), x.nanmean(dim=(), keepdim=True)
         places = torch.nonzero_static(x[0], size=5)
-        return places, *flags, *over_all, torch.add(x, 1, out=torch.empty(0, device=dev)), x.sum(1)
+        places = places, torch.nn.functional.dropout(x[..., ::2], 0.0)
+        return *places, *flags, *over_all, torch.add(x, 1, out=torch.empty(0, device=dev)), x.sum(1)
 
     both(program, xla)
 

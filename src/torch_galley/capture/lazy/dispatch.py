@@ -306,9 +306,10 @@ def _write(found: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         # torch leaves that to the operators it would take this one apart into.
         torch.autograd.graph.increment_version(t for t in tensors if not t.is_inference())
     known = _known.get(made.key) or _remember(made.key, _know_write(made, tensors))
-    if overlap.partial(tensors, made.tensors):
+    shared = overlap.partial(tensors, made.tensors)
+    if shared:
         raise_as_eager(found.op, args, kwargs)
-    if known.apart:
+    if known.apart or shared:  # eager's order of reading and writing counts
         raise NoMetaKernel
     if derived.outs:
         inputs = {name: arg for name, arg in kwargs.items() if name not in derived.outs}

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_galley.capture.lazy import overlap, storage
 from torch_galley.capture.lazy.flush import on_cpu
@@ -45,20 +45,24 @@ def run(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     copies: list[tuple[torch.Tensor, torch.Tensor]] = []
     back: dict[int, torch.Tensor] = {}
     kept: list[torch.Tensor] = []  # so that what `back` has is no other's id
+    tensors = [arg for arg in tree_leaves(given) if isinstance(arg, torch.Tensor)]
+    memories: dict[int, torch.Tensor] = {}  # of storages that are given whole
 
     def host(arg: Any, writes: bool) -> Any:
         if isinstance(arg, torch.device):
             return torch.device("cpu")
         if not isinstance(arg, torch.Tensor) or arg.device.type != "xla":
             return arg
-        if not writes:
+        memory = memories.get(arg.untyped_storage()._cdata)
+        if not writes and (memory is None or memory.dtype is not arg.dtype):
             return on_cpu(arg, "native")
-        if overlap.internal(arg):  # eager's order of writing counts: it gets the whole memory
-            shape, strides, offset = tuple(arg.shape), arg.stride(), int(arg.storage_offset())
-            memory = storage.Layout((extent(shape, strides, offset),), (1,), arg.dtype)
-            whole = storage.alias(arg, memory)
-            copies.append((whole, on_cpu(whole, "native").clone()))
-            view = copies[-1][1].as_strided(shape, strides, offset)
+        if memory is not None or overlap.internal(arg) or overlap.partial([arg], tensors):
+            # The order counts in which eager reads and writes: it gets the whole memory.
+            if memory is None:
+                whole = _whole(arg, tensors)
+                memory = memories[arg.untyped_storage()._cdata] = on_cpu(whole, "native").clone()
+                copies.append((whole, memory))
+            view = memory.as_strided(arg.shape, arg.stride(), int(arg.storage_offset()))
             back[id(view)] = arg
             kept.append(view)
             return view
@@ -68,9 +72,9 @@ def run(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return copy
 
     with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.no_grad():
+        first = sorted(given, key=lambda name: name not in written)  # what is written
         ready = {
-            name: tree_map(lambda a, w=name in written: host(a, w), arg)
-            for name, arg in given.items()
+            name: tree_map(lambda a, w=name in written: host(a, w), given[name]) for name in first
         }
         ready.pop("pin_memory", None)
         positional = [ready.pop(name) for name, _ in zip(names, args, strict=False)]
@@ -95,6 +99,17 @@ def run(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             resize(device_tensor, tuple(copy.shape))
         storage.write(device_tensor, Value.ready(copy))
     return tree_map(lambda r: _upload(r, back), results)
+
+
+def _whole(arg: torch.Tensor, others: list[torch.Tensor]) -> torch.Tensor:
+    """Return a tensor's memory as far as it, or another one that shows it, reaches."""
+    own = arg.untyped_storage()._cdata
+    reach = max(
+        extent(tuple(one.shape), one.stride(), int(one.storage_offset()))
+        for one in (arg, *others)
+        if one.untyped_storage()._cdata == own and one.dtype is arg.dtype
+    )
+    return storage.alias(arg, storage.Layout((reach,), (1,), arg.dtype))
 
 
 def _upload(result: Any, back: dict[int, torch.Tensor]) -> Any:

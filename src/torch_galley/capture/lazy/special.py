@@ -166,7 +166,8 @@ def _native_dropout(
     input: torch.Tensor, p: float, train: bool | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw the mask now, as eager on the CPU does, and record the rest."""
-    layout = storage.Layout(tuple(input.shape), input.stride(), input.dtype)
+    like = torch.empty_like(input, device="meta")  # dense, where the input has gaps
+    layout = storage.Layout(tuple(input.shape), like.stride(), input.dtype)
     flags = dataclasses.replace(layout, dtype=torch.bool)
     if train is False:
         mask = torch.ones(input.shape, dtype=torch.bool, device="cpu")
@@ -176,14 +177,22 @@ def _native_dropout(
         mask = aten.bernoulli.p(blank, 1 - p)
         kept = aten.mul.Tensor(input, mask)
         return aten.mul.Scalar(kept, 1 / (1 - p) if p < 1 else 0.0), mask
-    # What draws again is kept with the mask, and must not keep the input alive.
-    like = torch.empty_like(input, device="meta")
+    # What draws again is kept with the mask, and must not keep the input alive: `like`, not it.
     noise = stream.drawn(lambda: torch.empty_like(like, device="cpu").bernoulli_(1 - p))
     kept = record(aten.ne.Scalar, (noise,), 0, kind=(layout.sizes, torch.bool))
     kind = (layout.sizes, input.dtype)
     scale = record(aten.div.Scalar, (noise,), 1 - p, kind=kind) if p < 1 else noise
     result = record(aten.mul.Tensor, (storage.read(input), scale), kind=kind)
     return storage.hold(result, layout), storage.hold(kept, flags)
+
+
+def _conjugate(self: torch.Tensor) -> torch.Tensor:
+    """Write each number's conjugate; torch's meta function for it fails."""
+    if self.is_complex():
+        value = storage.read(self)
+        step = record(aten._conj_physical.default, (value,), kind=(value.shape, value.dtype))
+        storage.write(self, step)
+    return self
 
 
 def _native_batch_norm(*args: Any) -> tuple[torch.Tensor, ...]:
@@ -235,6 +244,7 @@ SPECIAL: dict[Any, Callable[..., Any]] = {
     aten.set_.source_Tensor: _set(aten.set_.source_Tensor),
     aten.set_.source_Storage: _set(aten.set_.source_Storage),
     aten.set_.source_Storage_storage_offset: _set(aten.set_.source_Storage_storage_offset),
+    aten.conj_physical_.default: _conjugate,
     aten.native_dropout.default: _native_dropout,
     aten.native_batch_norm.default: _native_batch_norm,
     aten._fused_sdp_choice.default: lambda *args, **kwargs: 0,  # the form of plain operators
