@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import torch_galley
 from tests.unit.capture.alike import both
@@ -285,6 +286,19 @@ def test_what_is_read_while_it_is_written_is_read_in_eagers_order(xla, write) ->
     def program(dev: torch.device) -> object:
         x = torch.arange(24.0).view(6, 4).to(dev)
         return write(x), x
+
+    both(program, xla)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d"])
+def test_convolutions_lie_in_memory_as_in_eager(xla: torch.device, name, dtype) -> None:
+    def program(dev: torch.device) -> object:
+        torch.manual_seed(0)
+        x = torch.randn(2, 5, 6, 4, dtype=dtype).movedim(3, 1).to(dev).requires_grad_()
+        weight = torch.randn(4, 4, 2, 2, dtype=dtype).to(dev).requires_grad_()
+        y = getattr(F, name)(x, weight)
+        return y, y.relu() + 1, *torch.autograd.grad(y.sum(), (x, weight))
 
     both(program, xla)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_galley.ops.refused import refused
@@ -23,6 +24,9 @@ _OVER_ALL = frozenset({"nansum"})
 
 _ROW_MAJOR = frozenset({torch.ops.aten.nonzero_static.default})
 """Operators whose results are row-major, and by their meta kernels are not."""
+
+_BY_DEVICE = frozenset({torch.ops.aten.convolution.default})
+"""Operators whose results lie in memory as the device's kernels like it."""
 
 
 class NoMetaKernel(Exception):
@@ -52,6 +56,8 @@ def infer(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], given: 
         own_args, own_kwargs = given or (args, kwargs)
         raise_as_eager(op, own_args, own_kwargs)
     try:
+        if op in _BY_DEVICE:
+            return _on_cpu(op, args, kwargs)
         results = op(*tree_map(_meta, args), **tree_map(_meta, kwargs))
         return results.contiguous() if op in _ROW_MAJOR else results
     except NotImplementedError as error:  # it will be run, and refuse what it doesn't take
@@ -67,6 +73,20 @@ def _other_slice(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if op is not torch.ops.aten.slice_scatter.default or len(args) < 2:
         return False
     return torch.ops.aten.slice.Tensor(_meta(args[0]), *args[2:], **kwargs).shape != args[1].shape
+
+
+def _on_cpu(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return results like those of CPU tensors, without memory."""
+    with FakeTensorMode():
+        given = tree_map(_cpu, (args, kwargs))
+        results = op(*given[0], **given[1])
+    return tree_map(_meta, results)
+
+
+def _cpu(arg: Any) -> Any:
+    if isinstance(arg, torch.Tensor):
+        return torch.empty_strided(arg.shape, arg.stride(), dtype=arg.dtype, device="cpu")
+    return arg
 
 
 def _is_bool(arg: Any) -> bool:
