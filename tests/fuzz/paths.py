@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -158,6 +158,8 @@ def _loss(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
 
 def _copied(values: Sequence[Any]) -> list[Any]:
     def copied(one: Any) -> Any:
+        if isinstance(one, FakeTensor):  # torch.compile has lost the values
+            return f"a tensor without values, {one.dtype}{list(one.shape)}"
         return one.detach().cpu().clone() if isinstance(one, torch.Tensor) else one
 
     return [copied(one) for one in values]
