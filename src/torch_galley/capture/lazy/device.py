@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.backend_registration import rename_privateuse1_backend
 
-from torch_galley.capture.lazy import autocast, composite, dispatch, files
+from torch_galley.capture.lazy import autocast, composite, dispatch, files, memory
 from torch_galley.capture.lazy.flush import Executor, after_fork, use_executor
 from torch_galley.capture.lazy.module import Module, patch_torch
 from torch_galley.capture.lazy.parameters import patch_module
@@ -63,7 +63,8 @@ def register(executor: Executor) -> None:
     warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
     _kept.extend([module, hook, guard])
     _kept.extend([*dispatch.install(), *autocast.install(), *composite.install(), *_refuse()])
-    _kept.extend(files.patch_torch())
+    _kept.extend(memory.patch_torch())
+    files.patch_torch()
 
 
 def _refuse() -> list[torch.library.Library]:

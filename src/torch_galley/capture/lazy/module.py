@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from torch_galley.capture.lazy import storage, stream
+from torch_galley.capture.lazy import stream
 from torch_galley.capture.lazy.flush import flush
 from torch_galley.core.errors import CaptureError
 
@@ -173,7 +173,6 @@ def patch_torch() -> None:
     """Make what torch offers no hook for work with the device, and as before without."""
     _patch_generator()
     _patch_synchronize()
-    _patch_nbytes()
     stream.patch_states()
 
 
@@ -204,18 +203,3 @@ def _patch_synchronize() -> None:
             theirs(device)
 
     torch.accelerator.synchronize = synchronize
-
-
-def _patch_nbytes() -> None:
-    """torch lets nobody say how large a storage is whose memory it has not got."""
-    for name in ("nbytes", "size", "__len__"):
-        setattr(torch.UntypedStorage, name, _sized(getattr(torch.UntypedStorage, name)))
-
-
-def _sized(theirs: Callable[[torch.UntypedStorage], int]) -> Callable[[torch.UntypedStorage], int]:
-    def size(self: torch.UntypedStorage) -> int:
-        # Others are left alone: of a fake storage even "is it 0?" may have no answer.
-        here = self.device.type == "xla"
-        return storage.held_bytes(self) or theirs(self) if here else theirs(self)
-
-    return size

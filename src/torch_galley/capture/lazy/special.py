@@ -11,7 +11,7 @@ import torch
 from torch._C import DispatchKey
 
 from torch_galley.capture.lazy import native, overlap, storage, stream
-from torch_galley.capture.lazy.flush import count_brought, on_cpu
+from torch_galley.capture.lazy.flush import count_brought, on_cpu, tracing
 from torch_galley.capture.lazy.infer import raise_as_eager
 from torch_galley.capture.lazy.number import may_vary
 from torch_galley.capture.lazy.region import contiguous
@@ -157,9 +157,20 @@ def _resize(
 
 def _set(op: Any) -> Callable[..., Any]:
     def set_(*args: Any, **kwargs: Any) -> Any:
-        return op._op_dk(DispatchKey.Meta, *args, **kwargs)
+        tensor = op._op_dk(DispatchKey.Meta, *args, **kwargs)
+        if not tracing():  # then jit knows values by who they are
+            storage.settle(tensor)
+        return tensor
 
     return set_
+
+
+_set_part = _set(aten.set_.source_Storage_storage_offset)
+
+
+def _set_whole(self: torch.Tensor, source: torch.UntypedStorage) -> torch.Tensor:
+    count = source.nbytes() // self.dtype.itemsize  # torch may not know how large it is
+    return _set_part(self, source, 0, [count], [1])
 
 
 def _native_dropout(
@@ -242,8 +253,8 @@ SPECIAL: dict[Any, Callable[..., Any]] = {
     aten.zero_.default: _fill,
     aten.resize_.default: _resize,
     aten.set_.source_Tensor: _set(aten.set_.source_Tensor),
-    aten.set_.source_Storage: _set(aten.set_.source_Storage),
-    aten.set_.source_Storage_storage_offset: _set(aten.set_.source_Storage_storage_offset),
+    aten.set_.source_Storage: _set_whole,
+    aten.set_.source_Storage_storage_offset: _set_part,
     aten.conj_physical_.default: _conjugate,
     aten.native_dropout.default: _native_dropout,
     aten.native_batch_norm.default: _native_batch_norm,

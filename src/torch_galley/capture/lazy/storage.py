@@ -136,9 +136,13 @@ def alias(base: torch.Tensor, layout: Layout) -> torch.Tensor:
     """Return a real view of a tensor's storage."""
     if layout.dtype is base.dtype:
         return _as_strided(base, layout.sizes, layout.strides, layout.offset)
-    view = _create_empty((0,), layout.dtype)
-    view = reshape_in_place(view, base.untyped_storage(), layout)
+    view = over(base.untyped_storage(), layout)
     return aten._neg_view.default(view) if base.is_neg() else view
+
+
+def over(storage: torch.UntypedStorage, layout: Layout) -> torch.Tensor:
+    """Return a tensor that shows a storage in a given way."""
+    return reshape_in_place(_create_empty((0,), layout.dtype), storage, layout)
 
 
 def reshape_in_place(
@@ -183,6 +187,34 @@ def held_bytes(storage: torch.UntypedStorage) -> int:
     """Return the size of what a storage holds, 0 if it is none of ours."""
     contents = _contents.get(storage._cdata)
     return contents.count * contents.dtype.itemsize if contents is not None else 0
+
+
+def hold_as(target: torch.UntypedStorage, source: torch.UntypedStorage) -> None:
+    """Have a storage hold what another one holds; later writes to either are its own."""
+    mine, theirs = _contents[target._cdata], _contents[source._cdata]
+    mine.value, mine.dtype = theirs.value, theirs.dtype
+    mine.sizes, mine.strides = theirs.sizes, theirs.strides
+
+
+def settle(tensor: torch.Tensor) -> None:
+    """Have bytes that are known already lie as the tensor that shows them first: that is free.
+
+    Otherwise each program that reads a loaded tensor would begin with a view of bytes.
+    """
+    contents, layout = contents_of(tensor), Layout.of(tensor)
+    known = contents.value.tensor if contents.value is not None else None
+    if known is None or tensor.dtype is torch.uint8 or contents.dtype is not torch.uint8:
+        return
+    if known.dim() != 1 or known.stride() != (1,) or known.storage_offset():
+        return
+    if contents.count % tensor.dtype.itemsize:
+        return
+    with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.no_grad():
+        known = known.view(tensor.dtype)
+        if layout.dense and layout.reach == contents.count:
+            known = known.as_strided(layout.sizes, layout.strides)
+    contents.value, contents.dtype = Value.ready(known), tensor.dtype
+    contents.sizes, contents.strides = tuple(known.shape), known.stride()
 
 
 def is_whole(tensor: torch.Tensor, contents: Contents) -> bool:
