@@ -119,6 +119,8 @@ class Module:
     """The places in people's code that metadata points at."""
     percent: bool = True
     """Whether names are printed with a percent sign, as XLA's long form does."""
+    text: str = field(default="", repr=False, compare=False)
+    """What it was read from, which spans are places in; "" of one that was made."""
 
     @cached_property
     def entry(self) -> Computation:

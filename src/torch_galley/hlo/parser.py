@@ -28,6 +28,8 @@ _SHAPED = re.compile(r"\(|\w+\s*\[")
 _ATTRIBUTE = re.compile(r"\s*,\s*([A-Za-z_][\w.\-]*)\s*=[ \t]*")
 _QUICK = re.compile(r'(?:\{[^{}"/]*\}|[\w.%><\-]+)(?=[,\s])')
 """A value as most are: a list without lists in it, or a word."""
+_MORE = re.compile(r"[ \t]+(?=\{)")
+"""Between the two words of `replica_groups=mesh['x'=4] {'x'}`."""
 _NUMBER = re.compile(r"\d{1,9}")
 _ROW = re.compile(r"[ \t]*(\d{1,9})[ \t]+([^\n]*)(?:\n|$)")
 _FIELD = re.compile(r"(\w+)=(\d{1,18})")
@@ -74,7 +76,8 @@ class _Reader:
             cursor.gap()
         if not computations:
             cursor.fail("expected a computation, such as ENTRY main { ... }")
-        return Module(name, tuple(computations), attributes, sources, self.percent is not False)
+        percent = self.percent is not False
+        return Module(name, tuple(computations), attributes, sources, percent, cursor.text)
 
     def computation(self) -> Computation:
         cursor = self.cursor
@@ -168,6 +171,9 @@ class _Reader:
                 cursor.place, value = quick.end(), quick[0]
             else:
                 value = cursor.value(_ENDS)
+                while more := _MORE.match(cursor.text, cursor.place):
+                    cursor.place = more.end()
+                    value += more[0] + cursor.value(_ENDS)
             if not value:
                 cursor.fail(f"the attribute {head[1]} has no value")
             if head[1] in found:

@@ -19,8 +19,8 @@ _KNOWN = re.compile(
 _SIZE = re.compile(r"(<=)?(\d{1,19})(?!\d)|\?")
 _LAYOUT = re.compile(r"\{([^{}\"\n]*)\}")
 _DIGITS = re.compile(r"[a-z]+(\d+)")
-_PACKED = re.compile(r"\bE\((\d+)\)")
-"""In a layout: the bits that an element takes."""
+_PACKED = re.compile(r"E\((\d{1,3})\)")
+"""The bits of an element in memory, where a layout says them: `s4[8]{0:E(4)}`."""
 _DEEPEST = 64
 """How deep a tuple may be nested; XLA's own are three deep."""
 DYNAMIC = -1
@@ -60,11 +60,10 @@ class Array:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all elements; those of four bits and fewer take a byte each, unless the
-        layout packs them."""
-        if ":" in self.layout and (packed := _PACKED.search(self.layout)):
-            return (self.elements * int(packed[1]) + 7) // 8
-        return self.elements * ((self.bits + 7) // 8)
+        """The bytes of all elements; small ones take a byte each if the layout packs none."""
+        packed = _PACKED.search(self.layout) if "E" in self.layout else None
+        bits = int(packed[1]) if packed else (self.bits + 7) // 8 * 8
+        return (self.elements * bits + 7) // 8
 
     @property
     def minor_to_major(self) -> tuple[int, ...]:

@@ -39,6 +39,7 @@ def test_what_people_write_is_read():
         "c = (f32[2], (s32[], token[])) tuple(a, t)",
         "c = f32[<=8,?]{1,0:T(8,128)S(1)} copy(a)",
         "c = f32[2] all-reduce(a), replica_groups=[2,4]<=[8]T(1,0), to_apply=%add",
+        "c = f32[2] all-reduce(a), replica_groups=mesh['x'=4,'y'=1] {'x'}, to_apply=%add",
         'c = f32[2] copy(a), sharding={devices=[2,1]0,1}, metadata={op_name="a/{b}"}',
         'c = ((f32[2]), f32[2], s32[]) async-start(a), calls=%f, async_execution_thread="x"',
         "c = c64[2] constant({(1, 2), (nan, -inf)})",
