@@ -33,8 +33,8 @@ WRONG_GRADIENTS = (
     }
     | {
         ("matrix_exp", "", column): (
-            "-542.5669184434, not -542.5669184421: eager's own moves by 1e-7 when what it computes on "
-            "the way moves by a last place"
+            "-542.5669184434, not -542.5669184421: eager's own moves by 1e-7 when what it computes "
+            "on the way moves by a last place"
         )
         for column in ("float64 2nd", "float64 lazy 2nd")
     }

@@ -331,8 +331,9 @@ def _part(tree: Tree, index: Sequence[int]) -> Tree:
 
 def _fits(tree: Tree, shape: Shape) -> bool:
     if isinstance(shape, Tuple):
-        same = isinstance(tree, list) and len(tree) == len(shape.parts)
-        return same and all(map(_fits, tree, shape.parts))
+        if not isinstance(tree, list) or len(tree) != len(shape.parts):
+            return False
+        return all(map(_fits, tree, shape.parts))
     return isinstance(tree, Content) and tree.nbytes == shape.nbytes
 
 

@@ -91,9 +91,10 @@ class Liveness:
             f"{len(self.steps):,}: {one.name} = {one.shape} {one.opcode} in {step.computation}"
         ]
         for value in held[:most]:
-            shared = f" (+{len(value.names) - 1} more)" if len(value.names) > 1 else ""
+            first, *others = value.names
+            shared = f" (+{len(others)} more)" if others else ""
             lines.append(
-                f"  {value.nbytes:>15,}  {value.kind:9}  {value.names[0]}{shared} in "
+                f"  {value.nbytes:>15,}  {value.kind:9}  {first}{shared} in "
                 f"{value.computation}, {_steps(value)}"
             )
         if len(held) > most:

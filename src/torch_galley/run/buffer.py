@@ -51,7 +51,8 @@ def is_wrapper(value: Any) -> bool:
     """
     if not isinstance(value, torch.Tensor):
         return False
-    if type(value).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+    plain = getattr(torch.Tensor, "__torch_dispatch__", None)
+    if getattr(type(value), "__torch_dispatch__", None) is not plain:
         return True
     return not address(value) and value.numel() > 0 and not value._is_zerotensor()
 

@@ -179,7 +179,7 @@ def lacks_kernel(error: Exception) -> bool:
     """Whether an error says that torch has no CPU kernel at all, not one for these dtypes.
 
     Example:
-        >>> lacks_kernel(NotImplementedError("\"histogram_cpu\" not implemented for 'Long'"))
+        >>> lacks_kernel(NotImplementedError("'histogram_cpu' not implemented for 'Long'"))
         False
     """
     return isinstance(error, NotImplementedError) and str(error).startswith("Could not run")
